@@ -8,12 +8,21 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::task::{Context, Poll, ready};
 
+use tokio::task::coop::{consume_budget, poll_proceed};
+
 use crate::engine::half::{ReceiverHalf, SenderHalf};
 use crate::engine::wait::STARVED_INTERVAL;
 use crate::sys::timed_epoll::TimedEpoll;
 #[cfg(feature = "tcp")]
 use crate::sys::watch::CallOutcome;
 use crate::sys::watch::WatchedDescriptors;
+
+/// A task that always finds something to do lets others run (`tokio::task::coop`), as those that wait do.
+#[cfg(any(feature = "futures", feature = "tcp"))]
+#[inline]
+fn poll_budget(cx: &mut Context<'_>) -> Poll<()> {
+    poll_proceed(cx).map(|budget| budget.made_progress())
+}
 
 /// A half that receives, in a tokio program: made by `into_async` of a half. It derefs to the methods that
 /// never wait.
@@ -69,6 +78,7 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
     /// # Errors
     /// Errors of the half.
     pub async fn receive(&mut self) -> io::Result<R::Received<'_>> {
+        consume_budget().await;
         while !self.half.arm()? {
             self.watched.next_event().await?;
         }
@@ -84,6 +94,7 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
         cx: &mut Context<'_>,
         mut take: impl FnMut(&mut R) -> io::Result<Option<T>>,
     ) -> Poll<Option<io::Result<T>>> {
+        ready!(poll_budget(cx));
         loop {
             if let item @ Some(_) = take(&mut self.half).transpose() {
                 return Poll::Ready(item);
@@ -174,6 +185,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// # Errors
     /// Errors of [`SenderHalf::try_flush`].
     pub async fn flush(&mut self) -> io::Result<()> {
+        consume_budget().await;
         while !self.half.try_flush()? {
             self.wait_for_event().await?;
         }
@@ -219,6 +231,7 @@ impl<S: SenderHalf> AsyncSender<S> {
         cx: &mut Context<'_>,
         mut look: impl FnMut(&mut S) -> io::Result<Option<T>>,
     ) -> Poll<io::Result<T>> {
+        ready!(poll_budget(cx));
         loop {
             if let Some(found) = look(&mut self.half)? {
                 return Poll::Ready(Ok(found));
@@ -257,6 +270,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// [`flush`](Self::flush), likewise.
     #[cfg(any(feature = "futures", feature = "tcp"))]
     pub(crate) fn poll_flush_queue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(poll_budget(cx));
         while !self.half.try_flush()? {
             ready!(self.poll_wait(cx))?;
         }

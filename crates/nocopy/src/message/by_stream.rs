@@ -47,7 +47,6 @@ impl NonblockingEndpoint {
     }
 
     /// Sends an owned message by the stream.
-    #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub(super) fn send_unit(
         &mut self,
         kind: Kind,

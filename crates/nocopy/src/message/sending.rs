@@ -48,7 +48,6 @@ impl NonblockingEndpoint {
     /// Returns the message, with the [`Reason`]: `Full` while the peer has not acknowledged enough, is not
     /// connected yet, or memory for packets is short; [`Event::Writable`](super::Event::Writable) follows.
     /// `TooLong`, `Finished`, `Gone`.
-    #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub fn send_to(&mut self, message: impl Into<Payload>, to: Peer) -> Result<(), Rejected<Payload>> {
         self.send_as(Kind::Plain, message.into().0, to)
     }
@@ -104,7 +103,6 @@ impl NonblockingEndpoint {
     ///
     /// # Errors
     /// As [`send_to`](Self::send_to).
-    #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub fn request(&mut self, message: impl Into<Payload>, to: Peer) -> Result<u32, Rejected<Payload>> {
         let call = self.next_call;
         self.send_as(Kind::Request(call), message.into().0, to)?;
@@ -116,7 +114,6 @@ impl NonblockingEndpoint {
     ///
     /// # Errors
     /// As [`send_to`](Self::send_to).
-    #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub fn respond(
         &mut self,
         message: impl Into<Payload>,
@@ -268,7 +265,6 @@ impl NonblockingEndpoint {
         Ok(buffers.into_iter().map(writable).collect())
     }
 
-    #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub(super) fn send_as(
         &mut self,
         kind: Kind,

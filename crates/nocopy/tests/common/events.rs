@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RecordedEvent {
@@ -29,6 +29,8 @@ impl RecordedEvent {
 pub(crate) fn events_of(work: impl FnOnce()) -> Vec<RecordedEvent> {
     let recorder = EventRecorder::default();
     let events = Arc::clone(&recorder.0);
+    // If there is only one, an event that another thread makes first is switched off for all threads.
+    let _second = Dispatch::new(EventRecorder::default());
     tracing::subscriber::with_default(recorder, work);
     std::mem::take(&mut *events.lock().unwrap())
 }

@@ -267,3 +267,41 @@ async fn a_task_sends_with_ecn_and_source() {
     let reason = within_patience(sender.send_copy_with(&[3; 20], to, foreign)).await.unwrap_err();
     assert!(matches!(reason, Reason::ForeignSource { .. }), "{reason}");
 }
+
+/// Rounds of a task that always finds something to do; more than tokio's budget.
+const ROUNDS: usize = 1000;
+
+#[tokio::test]
+async fn a_flooded_receiver_lets_other_tasks_run() {
+    let (_, mut receiver, to) = async_pair(Socket::builder());
+    let flood = std::net::UdpSocket::bind(ephemeral_address()).unwrap();
+    let other = tokio::spawn(async {});
+    let is_alone = async |_| {
+        flood.send_to(b"one more", to).unwrap();
+        assert!(receiver.receive().await.unwrap().next().is_some());
+        !other.is_finished()
+    };
+    assert!(rounds_while(is_alone).await < ROUNDS);
+}
+
+#[tokio::test]
+async fn a_sender_with_room_lets_other_tasks_run() {
+    let (mut sender, _receiver, _) = async_pair(Socket::builder());
+    let other = tokio::spawn(async {});
+    let is_alone = async |_| {
+        sender.send_copy(b"one more").await.unwrap();
+        sender.flush().await.unwrap();
+        !other.is_finished()
+    };
+    assert!(rounds_while(is_alone).await < ROUNDS);
+}
+
+/// The number of rounds that a program makes until it returns false, at most [`ROUNDS`].
+async fn rounds_while(mut round: impl AsyncFnMut(usize) -> bool) -> usize {
+    for number in 0..ROUNDS {
+        if !round(number).await {
+            return number;
+        }
+    }
+    ROUNDS
+}

@@ -96,7 +96,6 @@ impl NonblockingEndpoint {
     /// Returns the bytes with the [`Reason`]: those of [`send_to`](Self::send_to); `OutOfRange` if the bytes
     /// do not lie within the region; `NoRegion` if the peer has registered no memory for this end, or if its
     /// version does not know puts.
-    #[expect(clippy::result_large_err, reason = "returns what was given")]
     pub fn put(
         &mut self,
         bytes: impl Into<Payload>,
