@@ -3,6 +3,8 @@
 # Started in mount, network and process namespaces of its own, so that no mount, interface or process is left behind. Rust is that of this
 # machine, and so are the crates that were downloaded: there is no network.
 debian=$1
+# A mount of its own, which 'ip netns' needs its root to be.
+mount -o bind "$debian" "$debian"
 mount -t proc proc "$debian/proc"
 mount -t sysfs sysfs "$debian/sys"
 mount --rbind /dev "$debian/dev"

@@ -1,10 +1,10 @@
 //! The checks that need no traffic: formatting, lints, two selections of features, the width of comments,
-//! layers, circles of imports, public items, names in documents and sources, API documentation, BPF objects,
-//! the oldest Rust, and the rows of nightly suites.
+//! layers, circles of imports, public items, names and links in documents, names in sources, what runs where,
+//! API documentation, BPF objects, the oldest Rust, and the rows of nightly suites.
 
 use crate::gate::Gate;
 use crate::step::{CommandStep, Failed, files_with_ending};
-use crate::{api, bpf, circles, docs, features, layers, names, nightly, oldest_rust, width};
+use crate::{api, bpf, circles, docs, features, layers, links, names, nightly, oldest_rust, support, width};
 
 pub(crate) fn run_checks(gate: &mut Gate) {
     gate.run("formatting", || check_formatting().into());
@@ -15,6 +15,8 @@ pub(crate) fn run_checks(gate: &mut Gate) {
     gate.run("circles of imports", circles::check_import_circles);
     gate.run("public items", api::check_committed_list);
     gate.run("names in documents", names::check_documents);
+    gate.run("links in documents", links::check_documents);
+    gate.run("what runs where", support::check_document_tables);
     gate.run("names in sources", names::check_refused_names);
     gate.run("documentation", || docs::api_documentation_step().run().into());
     gate.run("BPF objects", bpf::check_objects);

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::senders;
 use crate::step::{CommandStep, Failed};
+use crate::{senders, support};
 
 /// The file with the verdicts of nightly suites, as rows of a table.
 pub(crate) const VERDICTS: &str = "docs/nightly.md";
@@ -23,7 +23,8 @@ const ELSEWHERE: [&str; 6] = [
 pub(crate) fn current_commit() -> String {
     let git =
         |arguments: &[&str]| CommandStep::new("git", "git", arguments).captured_output().unwrap_or_default();
-    let others = [VERDICTS, senders::RESULTS, senders::DOCUMENT].map(|path| format!(":!{path}"));
+    let others =
+        [VERDICTS, senders::RESULTS, senders::DOCUMENT, support::DOCUMENT].map(|path| format!(":!{path}"));
     let what = ["status", "--porcelain", "--untracked-files=no", "--", "."];
     let changed = git(&[&what[..], &others.each_ref().map(String::as_str)].concat());
     let commit = git(&["rev-parse", "--short", "HEAD"]).trim().to_owned();

@@ -11,8 +11,10 @@ mod gate;
 mod git;
 mod imports;
 mod instructions;
+mod kernels;
 mod layers;
 mod licences;
+mod links;
 mod machine;
 mod machines;
 mod names;
@@ -30,8 +32,11 @@ mod started;
 mod step;
 mod stops;
 mod suite;
+mod support;
+mod tables;
 mod vm;
 mod width;
+mod workflows;
 mod workspace;
 
 use std::process::ExitCode;
@@ -54,13 +59,16 @@ enum XtaskCommand {
     /// Everything that must pass before a change lands: checks, tests, loom models, instruction guards, the
     /// VM lab.
     Test(TestArguments),
-    /// Formatting, lints, layers, circles of imports, public items, names in documents, API documentation,
-    /// BPF objects: everything that needs no traffic.
+    /// Formatting, lints, layers, circles of imports, public items, names and links in documents, what
+    /// runs where, API documentation, BPF objects: everything that needs no traffic.
     Check,
     /// Build the API documentation, the man pages and the shell completions into target/.
     Docs,
     /// Write the list of public items of the library into docs/api.txt, which `check` compares.
     Api,
+    /// Write the tables of docs/support.md, which `check` compares: what each feature needs, and what is
+    /// known of drivers.
+    Support,
     /// Count the instructions per packet of the library against loops written by hand (callgrind).
     Instructions,
     /// Build the BPF programs in C; `check` compares what was committed.
@@ -111,6 +119,7 @@ fn main() -> ExitCode {
         XtaskCommand::Check => return run_gate(check::run_checks),
         XtaskCommand::Docs => docs::build_documentation(),
         XtaskCommand::Api => api::write_list(),
+        XtaskCommand::Support => support::write_document_tables(),
         XtaskCommand::Instructions => {
             return run_gate(|gate| gate.run("instruction guards", instructions::check_instruction_counts));
         }

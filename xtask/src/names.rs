@@ -25,11 +25,12 @@ const THIS: &str = "xtask/src/names.rs";
 const NOT_IN_GIT: [&str; 4] = ["target/", "fuzz/target/", "fuzz/corpus/", "fuzz/artifacts/"];
 
 /// The documents besides `docs/*.md`.
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
+    "KNOWN_ISSUES.md",
     "bpf/README.md",
     "crates/nocopy-vm/README.md",
     "fuzz/README.md",

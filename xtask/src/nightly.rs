@@ -7,6 +7,7 @@ mod rows;
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -22,8 +23,8 @@ use crate::stops::{BusyThreads, RandomProcessStops};
 use crate::suite::{self, Instrumentation, TestSuite, install_tool};
 use crate::workspace::Workspace;
 use crate::{
-    aarch64, features, licences, machine, machines, newcomer, nfs_clients, oldest_rust, others, programs,
-    semver, senders, vm,
+    aarch64, features, kernels, licences, machine, machines, newcomer, nfs_clients, oldest_rust, others,
+    programs, semver, senders, vm, workflows,
 };
 
 struct NightlySuite {
@@ -90,6 +91,12 @@ const ALL: &[NightlySuite] = &[
         run: run_soak_test,
     },
     NightlySuite {
+        name: "kernels",
+        about: "what works on Debian's kernels 6.1, 6.12 and its newest with the VM lab's drivers: writes the table in docs/support.md",
+        inputs: VM_LAB,
+        run: kernels::measure_kernels,
+    },
+    NightlySuite {
         name: "nfs",
         about: "calls of independent NFS clients: writes the table in docs/nfs.md; and writing by NFS in the VM lab, from a new seed: what programs expect of a directory, git, make, cargo, fsx, and what is lost",
         inputs: &["bpf", "crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/nfs_clients", "xtask/src/vm.rs"],
@@ -151,10 +158,13 @@ const ALL: &[NightlySuite] = &[
     },
     NightlySuite {
         name: "newcomer",
-        about: "the first hour with the project on a bare Debian: measure, capture and replay, write a program",
+        about: "the first hour with the project on a bare Debian: measure, capture and replay, write a program, follow the tutorials",
         inputs: &[
             "bpf",
             "crates/nocopy-cli",
+            "docs/capture.md",
+            "docs/directory.md",
+            "docs/readout.md",
             "docs/record.md",
             "docs/send.md",
             "README.md",
@@ -168,6 +178,12 @@ const ALL: &[NightlySuite] = &[
         about: "licences, bans and sources of all dependencies",
         inputs: &["Cargo.lock", "deny.toml"],
         run: licences::check_licences,
+    },
+    NightlySuite {
+        name: "workflows",
+        about: "actionlint accepts the workflows in .github",
+        inputs: &[".github/workflows", "xtask/src/workflows.rs"],
+        run: workflows::check_workflows,
     },
     NightlySuite {
         name: "features",
@@ -200,6 +216,9 @@ pub(crate) struct NightlyArguments {
     /// With 'fuzz': how long all targets together run, on all processors.
     #[arg(long, value_parser = fuzz::parse_hours, requires = "name")]
     hours: Option<f64>,
+    /// With 'newcomer': only the tutorials, with the installed command of this directory.
+    #[arg(long, value_name = "DIRECTORY", requires = "name", conflicts_with = "hours")]
+    installed: Option<PathBuf>,
     /// Run those whose inputs a change touched since their last run, the one with the oldest row first.
     #[arg(long)]
     due: bool,
@@ -223,10 +242,16 @@ fn run_or_list(arguments: &NightlyArguments) -> Result<ExitCode, Failed> {
         let nightly = suite_named(name).ok_or_else(|| {
             Failed(format!("no nightly suite is called {name}; 'cargo xtask nightly' lists all"))
         })?;
-        return match arguments.hours {
-            Some(_) if name != "fuzz" => Err(Failed("--hours is for 'cargo xtask nightly fuzz'".into())),
-            Some(hours) => run_suites(&[nightly], |_| fuzz::fuzz_for_hours(hours)),
-            None => run_suites(&[nightly], |nightly| (nightly.run)()),
+        return match (arguments.hours, &arguments.installed) {
+            (Some(_), _) if name != "fuzz" => Err(Failed("--hours is for 'cargo xtask nightly fuzz'".into())),
+            (Some(hours), _) => run_suites(&[nightly], |_| fuzz::fuzz_for_hours(hours)),
+            (None, Some(_)) if name != "newcomer" => {
+                Err(Failed("--installed is for 'cargo xtask nightly newcomer'".into()))
+            }
+            (None, Some(directory)) => {
+                run_suites(&[nightly], |_| newcomer::run_tutorials_with_installed(directory))
+            }
+            (None, None) => run_suites(&[nightly], |nightly| (nightly.run)()),
         };
     }
     let mut statuses = suite_statuses(&read_verdict_rows()?)?;

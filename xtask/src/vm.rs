@@ -5,6 +5,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::gate::{Outcome, StepFailure, TestNote};
@@ -99,7 +100,7 @@ fn run_and_judge(profile: &str, arguments: &[&str], results: &str) -> Outcome {
     let _ = fs::remove_file(&results);
     let path = results.display().to_string();
     let run = lab_command(profile, &[&["run", "--json", &path], arguments].concat()).run_for_status();
-    match (run, read_results(&results)) {
+    match (run, parse_file::<LabResults>(&results)) {
         (Ok((Some(UNAVAILABLE), output)), _) => Outcome::unavailable("VM lab", output.trim()),
         (Ok((code, output)), Ok(lab)) => lab.outcome(code, &output),
         (Ok((_, output)), Err(failed)) => Outcome::failed("VM lab", format!("{failed}\n{output}")),
@@ -111,6 +112,12 @@ fn run_and_judge(profile: &str, arguments: &[&str], results: &str) -> Outcome {
 pub(crate) fn run_on_arm64(built: &str) -> Outcome {
     let arguments = ["--kernel", "arm64", "--built", built];
     build_lab().map_or_else(Outcome::from, |()| run_and_judge("debug", &arguments, RESULTS_ON_ARM64))
+}
+
+/// The rows of these tests, on every kernel that they are for.
+pub(crate) fn run_named_rows(tests: &[&str], results: &str) -> Outcome {
+    let arguments: Vec<&str> = tests.iter().flat_map(|&test| ["--only", test]).collect();
+    build_lab().map_or_else(Outcome::from, |()| run_and_judge("debug", &arguments, results))
 }
 
 /// The rows of writing by NFS, for long.
@@ -165,7 +172,12 @@ struct FailedFirstAttempt {
     stall: Option<String>,
 }
 
-fn read_results(results: &Path) -> Result<LabResults, Failed> {
+/// The parts of a run's results that a suite shows.
+pub(crate) fn parse_results<T: DeserializeOwned>(results: &str) -> Result<T, Failed> {
+    parse_file(&repository_root().join(results))
+}
+
+fn parse_file<T: DeserializeOwned>(results: &Path) -> Result<T, Failed> {
     let text = fs::read_to_string(results).map_err(|error| Failed(format!("no results: {error}")))?;
     serde_json::from_str(&text).map_err(|error| Failed(format!("{}: {error}", results.display())))
 }

@@ -151,14 +151,23 @@ mod tests {
         assert_eq!(row.matches('|').count(), 6, "{row}");
     }
 
-    /// If it fails: `nocopy report docs/headline.jsonl --markdown FILE` writes the table for README.md.
+    /// If it fails: `nocopy report docs/headline.jsonl --markdown FILE` writes the table for
+    /// docs/performance.md, of which README.md shows some lines.
     #[test]
-    fn the_readme_shows_the_committed_headline() {
+    fn the_documents_show_the_committed_headline() {
         let page = bench_page(&sample::measured_headline());
         let (_, headline) = page.split_once("## Headline\n\n").unwrap();
         let (headline, _) = headline.split_once("\n\n").unwrap();
-        let readme = include_str!("../../../README.md");
-        assert!(readme.contains(headline), "README.md has not this table:\n{headline}");
+        let (performance, readme) =
+            (include_str!("../../../docs/performance.md"), include_str!("../../../README.md"));
+        assert!(performance.contains(headline), "docs/performance.md has not this table:\n{headline}");
+        let title = headline.lines().next().unwrap();
+        let shown = readme.lines().skip_while(|line| *line != title).take_while(|line| !line.is_empty());
+        let shown: Vec<&str> = shown.collect();
+        assert!(shown.len() > 6, "README.md shows lines of the table:\n{headline}");
+        for line in shown {
+            assert!(headline.lines().any(|row| row == line), "README.md: not in the table: {line}");
+        }
     }
 
     #[test]

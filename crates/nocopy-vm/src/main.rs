@@ -11,6 +11,7 @@
 mod arguments;
 mod built;
 mod event;
+mod facts;
 mod failure;
 mod guest;
 mod host;

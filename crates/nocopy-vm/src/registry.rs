@@ -15,7 +15,7 @@ pub(crate) struct Test {
     /// The fact that is proved if it passes, in one sentence.
     pub(crate) proves: &'static str,
     pub(crate) on: &'static [Topology],
-    pub(crate) kernel: Kernel,
+    pub(crate) kernels: &'static [Kernel],
     /// The test itself. It fails by an error or, like any test, by a panic.
     pub(crate) run: fn(&Guest) -> Result<(), Failure>,
 }

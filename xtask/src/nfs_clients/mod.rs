@@ -2,18 +2,17 @@
 //! of docs/nfs.md.
 
 use crate::gate::Outcome;
-use crate::senders::write_table;
 use crate::step::{CommandStep, Failed, repository_root};
 use crate::suite::built_program;
+use crate::tables::write_table;
 
 const DOCUMENT: &str = "docs/nfs.md";
-const NAME: &str = "nfs";
 
 /// A client of PyPI, written without regard to this server.
 const NFS_RS: &str = "nfs-rs==0.8.7";
 
 pub(crate) fn measure_and_write_table() -> Outcome {
-    measure_clients().and_then(|table| write_table(DOCUMENT, NAME, &table)).into()
+    measure_clients().and_then(|table| write_table(DOCUMENT, "nightly nfs", &table)).into()
 }
 
 fn measure_clients() -> Result<String, Failed> {

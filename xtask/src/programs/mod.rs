@@ -22,10 +22,11 @@ use crate::gate::Outcome;
 use crate::machine;
 use crate::packages::UnpackedPackages;
 use crate::processes;
-use crate::senders::{DOCUMENT, write_table};
+use crate::senders::DOCUMENT;
 use crate::started::RunningProgram;
 use crate::step::{CommandStep, Failed, repository_root};
 use crate::suite;
+use crate::tables::write_table;
 use table::{ALL, CapturingProgram, ProgramEnd};
 
 const NAME: &str = "programs";
@@ -67,7 +68,7 @@ fn compare_all_programs(unpacked: &UnpackedPackages) -> Outcome {
             false => Outcome::failed(program.name, verdict.faults.join("\n")),
         });
     }
-    outcome.checked_if_good(|| write_table(DOCUMENT, NAME, &table))
+    outcome.checked_if_good(|| write_table(DOCUMENT, "nightly programs", &table))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

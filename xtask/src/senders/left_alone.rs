@@ -13,7 +13,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
 use super::programs::{FFMPEG_RAW, REDIS, SenderProgram, UNBOUND};
-use super::table::write_table;
 use super::{DOCUMENT, WorkingDirectory};
 use crate::gate::Outcome;
 use crate::instructions::PROFILE;
@@ -22,6 +21,7 @@ use crate::others::{create_socket_counters_file, read_socket_counters};
 use crate::packages::UnpackedPackages;
 use crate::step::{CommandStep, Failed};
 use crate::suite;
+use crate::tables::write_table;
 
 const NAME: &str = "left-alone";
 
@@ -80,7 +80,7 @@ fn measure_all_programs(unpacked: &UnpackedPackages) -> Outcome {
             Err(Failed(text)) => Outcome::failed(guest.program.name, text),
         });
     }
-    outcome.checked_if_good(|| write_table(DOCUMENT, NAME, &table))
+    outcome.checked_if_good(|| write_table(DOCUMENT, "nightly left-alone", &table))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

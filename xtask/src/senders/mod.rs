@@ -25,7 +25,6 @@ pub(crate) use left_alone::measure_cost_of_unhandled_calls;
 use programs::{LinkEnd, SenderProgram};
 use runs::SendRecord;
 use table::SenderRow;
-pub(crate) use table::write_table;
 
 /// The directory for all generated files, below the repository's.
 const DIRECTORY: &str = "target/senders";

@@ -1,20 +1,11 @@
 //! The results as lines of JSON and as a table.
 
-use std::fs;
-
 use serde::Serialize;
 
 use super::runs::SendRecord;
 use super::{DOCUMENT, RESULTS};
-use crate::step::{CommandStep, Failed, repository_root};
-
-/// The line after a table of the document.
-const END: &str = "<!-- end -->";
-
-/// The line before the table of a suite.
-fn begin_marker(suite: &str) -> String {
-    format!("<!-- cargo xtask nightly {suite} -->")
-}
+use crate::step::{CommandStep, Failed, repository_root, write_file};
+use crate::tables::write_table;
 
 #[derive(Debug, Serialize)]
 pub(super) struct SenderRow {
@@ -50,29 +41,8 @@ pub(super) fn write_results(rows: &[SenderRow]) -> Result<(), Failed> {
     };
     let lines = std::iter::once(header).chain(rows.iter().map(ResultLine::Row));
     let json = |line: ResultLine<'_>| serde_json::to_string(&line).expect("numbers and strings") + "\n";
-    edit_file(RESULTS, |_| Ok(lines.map(json).collect()))?;
-    write_table(DOCUMENT, "senders", &markdown_table(rows))
-}
-
-/// Puts the table of a suite into a document.
-pub(crate) fn write_table(document: &str, suite: &str, table: &str) -> Result<(), Failed> {
-    edit_file(document, |text| {
-        let missing = || Failed(format!("{document}: has no line '{}'", begin_marker(suite)));
-        document_with_table(text, &begin_marker(suite), table).ok_or_else(missing)
-    })
-}
-
-fn edit_file(path: &str, changed: impl FnOnce(&str) -> Result<String, Failed>) -> Result<(), Failed> {
-    let text = fs::read_to_string(repository_root().join(path)).unwrap_or_default();
-    let text = changed(&text)?;
-    fs::write(repository_root().join(path), text).map_err(|error| Failed(format!("{path}: {error}")))
-}
-
-/// The document with another table between its two lines.
-fn document_with_table(text: &str, begin: &str, table: &str) -> Option<String> {
-    let (before, rest) = text.split_once(begin)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{begin}\n{table}{END}{after}"))
+    write_file(&repository_root().join(RESULTS), lines.map(json).collect::<String>())?;
+    write_table(DOCUMENT, "nightly senders", &markdown_table(rows))
 }
 
 fn markdown_table(rows: &[SenderRow]) -> String {
@@ -101,17 +71,4 @@ fn markdown_row(SenderRow { program, sent, .. }: &SenderRow) -> String {
         sent.longest_run,
         sent.mostly_ended_by()
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_replaces_the_one_before() {
-        let [one, other] = ["one", "other"].map(begin_marker);
-        let text = |of_other| format!("a\n{one}\n| one |\n{END}\nb\n{other}\n| {of_other} |\n{END}\nc\n");
-        assert_eq!(document_with_table(&text("old"), &other, "| new |\n"), Some(text("new")));
-        assert_eq!(document_with_table("no table", &one, ""), None);
-    }
 }

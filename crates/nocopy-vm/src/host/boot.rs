@@ -15,8 +15,8 @@ const fn tests_per_machine_max(kernel: Kernel) -> usize {
     }
 }
 
-/// Takes longer than a run of all may; `cargo xtask nightly nfs` names it.
-const ONLY_WHEN_NAMED: &[&str] = &["nfs_programs"];
+/// Take longer than a run of all may; `cargo xtask nightly nfs` and `cargo xtask nightly kernels` name them.
+const ONLY_WHEN_NAMED: &[&str] = &["nfs_programs", "support"];
 
 /// One machine: a kernel, a topology, and the tests to run there.
 #[derive(Serialize)]
@@ -36,10 +36,11 @@ impl MachinePlan {
         };
         let mut boots: Vec<Self> = Vec::new();
         for (name, test) in TESTS.iter().filter(|(name, _)| selected(name)) {
-            let kernel = test.kernel;
-            for &topology in test.on {
+            let rows = test.kernels.iter().flat_map(|&kernel| test.on.iter().map(move |&on| (kernel, on)));
+            for (kernel, topology) in rows {
                 let is_wanted = match arguments.kernel {
                     Some(only) => only == kernel,
+                    None if kernel == Kernel::Stable => !arguments.only.is_empty(),
                     None => kernel.architecture() == Architecture::Amd64,
                 };
                 if !is_wanted || arguments.topology.is_some_and(|only| only != topology) {
@@ -70,6 +71,9 @@ mod tests {
         let mut boots = MachinePlan::for_arguments(&on_arm64);
         assert!(boots.iter().all(|boot| boot.kernel == Kernel::Arm64));
         boots.extend(MachinePlan::for_arguments(&RunArguments::default()));
+        assert!(boots.iter().all(|boot| boot.kernel != Kernel::Stable));
+        let on_stable = RunArguments { kernel: Some(Kernel::Stable), ..Default::default() };
+        boots.extend(MachinePlan::for_arguments(&on_stable));
         assert!(!boots.iter().any(|boot| ONLY_WHEN_NAMED.iter().any(|name| boot.tests.contains(name))));
         let only = ONLY_WHEN_NAMED.iter().map(|name| (*name).to_owned()).collect();
         boots.extend(MachinePlan::for_arguments(&RunArguments { only, ..Default::default() }));
@@ -77,7 +81,8 @@ mod tests {
             let there = boots.iter().filter(|boot| boot.tests.contains(name));
             let mut on: Vec<_> = there.map(|boot| (boot.kernel, boot.topology)).collect();
             on.sort();
-            let mut wanted: Vec<_> = test.on.iter().map(|&topology| (test.kernel, topology)).collect();
+            let on_all = |&kernel: &Kernel| test.on.iter().map(move |&topology| (kernel, topology));
+            let mut wanted: Vec<_> = test.kernels.iter().flat_map(on_all).collect();
             wanted.sort();
             assert_eq!(on, wanted, "{name}");
         }

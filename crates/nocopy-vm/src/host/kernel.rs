@@ -22,6 +22,7 @@ pub(crate) struct KernelTree {
 const fn suite_of_kernel(kernel: Kernel) -> &'static str {
     match kernel {
         Kernel::Newest | Kernel::Arm64 => "trixie-backports",
+        Kernel::Stable => "trixie",
         Kernel::Older => "bookworm",
     }
 }

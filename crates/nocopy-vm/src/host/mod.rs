@@ -36,7 +36,7 @@ pub(crate) fn prepare() -> Result<bool, Error> {
     let cache = LockedCache::lock()?;
     let tools = HostTools::prepare(&cache)?;
     println!("{}", tools.qemu_version);
-    for kernel in [Kernel::Newest, Kernel::Older] {
+    for kernel in [Kernel::Newest, Kernel::Stable, Kernel::Older] {
         println!("Linux {} ({kernel})", KernelTree::prepare(&cache, kernel)?.version);
     }
     let newest = KernelTree::prepare(&cache, Kernel::Newest)?;

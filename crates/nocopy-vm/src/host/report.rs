@@ -197,7 +197,8 @@ pub(crate) fn print_tests() {
     let mut table = new_table(&["test", "topology", "kernel", "proves"]);
     for (name, test) in TESTS {
         let on: Vec<String> = test.on.iter().map(ToString::to_string).collect();
-        table.add_row([*name, &on.join(", "), &test.kernel.to_string(), test.proves]);
+        let kernels: Vec<String> = test.kernels.iter().map(ToString::to_string).collect();
+        table.add_row([*name, &on.join(", "), &kernels.join(", "), test.proves]);
     }
     println!("{table}");
 }

@@ -5,7 +5,7 @@ pub(crate) const TEST: Test = Test {
     proves: "on arm64 the command does what it does elsewhere: doctor says what a port would be, bench and send move packets, datagrams and \
              streams, and profile counts their calls and bytes",
     on: &[Topology::Veth],
-    kernel: Kernel::Arm64,
+    kernels: &[Kernel::Arm64],
     run: |guest| programs::run_selected_tests(guest, "nocopy-cli::command", TestSelection::Only(TESTS)),
 };
 

@@ -4,6 +4,6 @@ use crate::registry::{Kernel, Test, Topology};
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 all unit tests of the library pass: rings, areas, pools, and what they do with the kernel",
     on: &[Topology::Veth],
-    kernel: Kernel::Arm64,
+    kernels: &[Kernel::Arm64],
     run: |guest| programs::run_selected_tests(guest, "nocopy", TestSelection::AllBut(&[])),
 };

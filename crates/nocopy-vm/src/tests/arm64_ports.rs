@@ -4,6 +4,6 @@ use crate::registry::{Kernel, Test, Topology};
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 the tests of ports, captures and filters pass, on memory and over AF_XDP on veth pairs",
     on: &[Topology::Veth],
-    kernel: Kernel::Arm64,
+    kernels: &[Kernel::Arm64],
     run: |guest| programs::run_selected_tests(guest, "nocopy::ports", TestSelection::AllBut(&[])),
 };

@@ -4,7 +4,7 @@ use crate::registry::{Kernel, Test, Topology};
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 the unit tests of nocopy-proto pass: wire formats, filters, eBPF, the message protocol",
     on: &[Topology::Veth],
-    kernel: Kernel::Arm64,
+    kernels: &[Kernel::Arm64],
     run: |guest| programs::run_selected_tests(guest, "nocopy-proto", TestSelection::AllBut(LEFT_OUT)),
 };
 

@@ -4,7 +4,7 @@ use crate::registry::{Kernel, Test, Topology};
 pub(crate) const TEST: Test = Test {
     proves: "on arm64 the tests of UDP and TCP sockets pass",
     on: &[Topology::Veth],
-    kernel: Kernel::Arm64,
+    kernels: &[Kernel::Arm64],
     run: |guest| programs::run_selected_tests(guest, "nocopy::sockets", TestSelection::AllBut(LEFT_OUT)),
 };
 

@@ -14,7 +14,7 @@ pub(crate) const TEST: Test = Test {
     proves: "on a bond, where sockets in native mode are taken and receive nothing, a port goes down to generic mode, says why, and \
              carries every packet; one that only sends need not",
     on: &[Topology::Igb],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

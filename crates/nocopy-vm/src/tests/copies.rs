@@ -14,7 +14,7 @@ pub(crate) const TEST: Test = Test {
     proves: "of a zero-copy port's packets no function of the kernel's packet path copies one byte, counted inside the kernel \
              by an instrument that reads 1.00 copies per byte, each way, for sockets and for AF_XDP in native copy mode",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

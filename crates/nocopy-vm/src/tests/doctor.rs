@@ -9,7 +9,7 @@ pub(crate) const TEST: Test = Test {
     proves: "the probe sees of a real card what it is: its interrupts and their CPUs, its rings, what it knows of zero-copy, and \
              a setting that changes",
     on: &[Topology::Igb, Topology::Virtio, Topology::VirtioTaps],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -6,7 +6,7 @@ use crate::registry::{Failure, Kernel, Test, Topology};
 pub(crate) const TEST: Test = Test {
     proves: "frames given to a port that is dropped right after are sent, all of them, before its driver resets anything",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -5,7 +5,7 @@ pub(crate) const TEST: Test = Test {
     proves: "a driver unloaded under ports that send and receive is an error that says so, every frame is accounted for, \
              and when the driver is back new ports work",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -11,7 +11,7 @@ pub(crate) const TEST: Test = Test {
     proves: "a filter runs in front of the redirect of a zero-copy port: what matches crosses byte for byte, and the sockets of the \
              hosts at either end talk to each other through the same interfaces meanwhile",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -7,6 +7,6 @@ pub(crate) const TEST: Test = Test {
     proves: "on a kernel that refuses to map the rings of a bound socket, a process without any capability receives and \
              sends on a port that was granted to it, in native copy mode",
     on: &[Topology::Igb],
-    kernel: Kernel::Older,
+    kernels: &[Kernel::Older, Kernel::Stable],
     run: |guest| unprivileged::check_granted_port(guest, Mode::XdpCopyNative),
 };

@@ -10,7 +10,7 @@ pub(crate) const TEST: Test = Test {
     proves: "an interface set down under traffic is an error that says so, and when it is up again the same port goes on; one \
              that is down opens no port, and a port closed while it is down leaves nothing",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

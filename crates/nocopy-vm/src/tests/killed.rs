@@ -16,7 +16,7 @@ pub(crate) const TEST: Test = Test {
              no pinned page, and the next one opens the interface in zero-copy: 100 times (on igb, whose link takes seconds \
              to come back, 6 times; 100 with --soak)",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

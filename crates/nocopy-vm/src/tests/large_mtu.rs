@@ -6,7 +6,7 @@ use crate::registry::{Failure, Kernel, Test, Topology};
 pub(crate) const TEST: Test = Test {
     proves: "where a packet of the MTU is more than the card can put into one frame, a port steps down, says why, and carries it",
     on: &[Topology::Igb],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -9,7 +9,7 @@ use crate::registry::{Failure, Kernel, Test, Topology};
 pub(crate) const TEST: Test = Test {
     proves: "a cable pulled out and put back while both ends send costs packets, but no error, no frame and no later packet",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -15,7 +15,7 @@ pub(crate) const TEST: Test = Test {
     proves: "what a card does for a packet is offered, the rest typed as unsupported; with requests allowed every packet still \
              arrives, and one whose checksum is left to whoever can has the right one, in zero-copy and in copy mode",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -26,7 +26,7 @@ pub(crate) const TEST: Test = Test {
              mapped, past 4 GiB and from cold files; it reads on after the server was killed and started again, and unmounts in the middle \
              of reading",
     on: &[Topology::VirtioTaps],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

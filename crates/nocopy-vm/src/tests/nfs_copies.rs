@@ -17,7 +17,7 @@ pub(crate) const TEST: Test = Test {
     proves: "Debian's kernel reads a file by NFS from `nocopy serve nfs` over a card: the kernel copies no byte of it on sending, and no \
              read call of the server returns one; with --stable every byte is copied once and returned once",
     on: &[Topology::Igb, Topology::VirtioTaps],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -15,7 +15,7 @@ use crate::registry::{Failure, Kernel, Test, Topology};
 pub(crate) const TEST: Test = Test {
     proves: "`nocopy ls`, `cat` and `cp` read from the kernel's own NFS server and write to it, also while it restarts",
     on: &[Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

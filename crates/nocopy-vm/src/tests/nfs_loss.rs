@@ -21,7 +21,7 @@ pub(crate) const TEST: Test = Test {
              what it wrote otherwise arrives also when the server is killed and started again; a full disk, a quota, a disk that became \
              read-only and a directory that was removed are told as such",
     on: &[Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -15,7 +15,7 @@ pub(crate) const TEST: Test = Test {
     proves: "sqlite3 and git work on what Debian's kernel mounts from `nocopy serve nfs --writable`; with --soak also make with a C \
              compiler, a cargo build, and 20,000 operations of fsx (reads, writes, cuts, mapped pages)",
     on: &[Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -16,7 +16,7 @@ pub(crate) const TEST: Test = Test {
              `noresvport`, so that calls come from ports of any program, it executes all of them as one user without rights, unless \
              `--insecure` is given",
     on: &[Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

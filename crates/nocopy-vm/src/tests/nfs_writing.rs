@@ -9,7 +9,7 @@ pub(crate) const TEST: Test = Test {
              removed, two clients, random operations) holds on what Debian's kernel mounts from `nocopy serve nfs --writable`, with default \
              options and, with --soak, with noac,sync, wherever it does from the kernel's own server",
     on: &[Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -10,7 +10,7 @@ pub(crate) const TEST: Test = Test {
     proves: "where the driver has no zero-copy yet, a port steps down, says why, still carries every packet, and refuses \
              to open when only zero-copy will do; what it hands to the host arrives there, from native and generic mode",
     on: &[Topology::Igb],
-    kernel: Kernel::Older,
+    kernels: &[Kernel::Older, Kernel::Stable],
     run,
 };
 

@@ -13,7 +13,7 @@ pub(crate) const TEST: Test = Test {
     proves: "a zero-copy port that must first send a frame as proof is in zero-copy where the card sends it, and steps down with \
              that reason where it is not sent in time; either carries every packet",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

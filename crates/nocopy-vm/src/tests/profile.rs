@@ -16,7 +16,7 @@ pub(crate) const TEST: Test = Test {
              in the kernel, and what the process itself counts of its calls, within 1 % and \
              the events that each says it lost",
     on: &[Topology::Igb, Topology::VirtioTaps],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

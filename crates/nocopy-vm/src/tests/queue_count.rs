@@ -7,7 +7,7 @@ pub(crate) const TEST: Test = Test {
              kernel takes away no queue that has a port",
     // The hub gives a virtio device one queue, and that is all it can have.
     on: &[Topology::Igb],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -16,7 +16,7 @@ pub(crate) const TEST: Test = Test {
              packet ring",
     // The hub gives a virtio device one queue, and that is all it can have.
     on: &[Topology::Igb],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -12,7 +12,7 @@ pub(crate) const TEST: Test = Test {
     proves: "a zero-copy port that only sends does so, lends the card frames all the same, and the host goes on hearing what \
              arrives on its queue, for longer than the card's ring holds",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -17,7 +17,7 @@ pub(crate) const TEST: Test = Test {
              other threads, changing how to wait, reopening) every packet arrives once, in order, with its bytes, and every \
              frame is accounted for",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -9,7 +9,7 @@ pub(crate) const TEST: Test = Test {
     proves: "the kernel tells of every AF_XDP socket on an interface what its own process can ask it, zero-copy and owner \
              included, and what the driver counts by queue is there (igb: ethtool, virtio_net: netdev queue statistics)",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -14,7 +14,7 @@ pub(crate) const TEST: Test = Test {
              for byte, is what the instrument inside the kernel counts: no copy, where plain sends show one, and one where somebody \
              watches the interface",
     on: &[Topology::Igb, Topology::VirtioTaps],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -16,7 +16,7 @@ pub(crate) const TEST: Test = Test {
     proves: "ARP requests that a zero-copy port takes and hands to the host are answered by the host, and the port does not see \
              them again",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -10,7 +10,7 @@ pub(crate) const TEST: Test = Test {
     proves: "what a UDP socket sends zero-copy over a card arrives intact at an ordinary socket, and the ledger's word for it, byte \
              for byte, is what the instrument inside the kernel counts: no copy, where plain sends show one",
     on: &[Topology::Igb, Topology::VirtioTaps],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

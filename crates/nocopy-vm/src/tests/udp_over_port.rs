@@ -15,7 +15,7 @@ pub(crate) const TEST: Test = Test {
     proves: "UDP over a zero-copy port exchanges datagrams with an ordinary socket, and neither what it sends nor what it receives is \
              copied once, by the ledger and by the instrument inside the kernel, which reads 1.00 for native copy mode",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

@@ -11,7 +11,7 @@ pub(crate) const TEST: Test = Test {
     proves: "zero-copy sends that the kernel copies after all, because somebody watches the interface or the card may not gather, \
              are copied bytes in the ledger, and zero-copy again afterwards",
     on: &[Topology::Igb, Topology::VirtioTaps],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

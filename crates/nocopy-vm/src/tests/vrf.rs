@@ -15,7 +15,7 @@ pub(crate) const TEST: Test = Test {
     proves: "in a VRF, `ip vrf exec` makes the command's servers answer there, from each address that is asked, and its clients reach \
              others from there, by UDP, TCP and messages",
     on: &[Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

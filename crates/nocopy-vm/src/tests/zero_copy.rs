@@ -11,7 +11,7 @@ pub(crate) const TEST: Test = Test {
     proves: "a port is in 'xdp zero-copy' by the kernel's word, and every packet of every size arrives, in order, with \
              its bytes, both ways, across many turns of the rings",
     on: &[Topology::Igb, Topology::Virtio],
-    kernel: Kernel::Newest,
+    kernels: &[Kernel::Newest],
     run,
 };
 

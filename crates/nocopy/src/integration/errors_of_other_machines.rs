@@ -41,7 +41,7 @@ fn errors_that_tests_cannot_provoke_follow_the_error_format() {
         ),
         (
             Box::new(UringError::TooOld(os_error(libc::EINVAL))),
-            "io_uring: no zero-copy sends; this kernel does not report whether they copied; use Linux 6.2 or later, built with io_uring",
+            "io_uring: no zero-copy sends; this kernel does not report whether they copied; use Linux 6.2 or newer, built with io_uring",
         ),
         (
             Box::new(udp::OpenError::Interface {

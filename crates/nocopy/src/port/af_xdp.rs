@@ -18,9 +18,10 @@ use super::user_filter::{UnmatchedDestination, UserFilter};
 use super::{
     FilterPlace, Mode, OpenError, Port, PortBuilder, Refusal, SharedPort, Statistics, assemble_port,
 };
+use crate::facts::features;
 use crate::facts::kernel::KernelVersion;
 use crate::memory::area::{Area, PoolDirection};
-use crate::port::xdp::{self, Attach};
+use crate::port::xdp::Attach;
 use crate::sys::capability;
 use crate::sys::interface::{Interface, InterfaceError, PromiscuousGuard};
 use crate::sys::netdev::XdpFeatures;
@@ -319,7 +320,7 @@ impl PortBuilder {
         }
         XskSocket::new().map_err(|error| match (error.raw_os_error(), KernelVersion::running()) {
             (Some(libc::EAFNOSUPPORT), Some(running)) => {
-                OpenError::Kernel { running, needed: xdp::KERNEL_MIN }
+                OpenError::Kernel { running, needed: features::PORT.kernel }
             }
             _ => self.system_error("make an AF_XDP socket", error),
         })

@@ -44,6 +44,7 @@ use super::error::native_refusal_reason;
 use super::granted::GrantedPortParts;
 use super::redirect::RedirectProgram;
 use super::{FilterPlace, Mode, OpenError, Port, PortBuilder, Purpose, open};
+use crate::facts::features;
 use crate::facts::io_error::convert_to_io_error;
 use crate::facts::kernel::KernelVersion;
 use crate::port::xdp::{self, Attach};
@@ -52,9 +53,6 @@ use crate::sys::interface::{Interface, InterfaceError, PromiscuousGuard};
 use crate::sys::namespace::NamespaceId;
 use crate::sys::option::namespace_cookie;
 use crate::sys::xsk::{XskSocket, checkable_entries_min};
-
-/// The oldest kernel that accepts an unbound socket in an XDP map.
-const KERNEL_MIN: KernelVersion = KernelVersion(5, 10);
 
 const FIND_NAMESPACE: &str = "find out the network namespace";
 
@@ -467,9 +465,9 @@ impl PortBuilder {
             (Some(libc::EEXIST), _) => {
                 OpenError::QueueTaken { interface: self.interface.clone(), queue: self.queue }
             }
-            (Some(libc::EOPNOTSUPP), Some(running)) if running < KERNEL_MIN => {
+            (Some(libc::EOPNOTSUPP), Some(running)) if running < features::GRANT.kernel => {
                 let operation = "put an unbound socket into the XDP map";
-                xdp::Error::Kernel { operation, running, needed: KERNEL_MIN }.into()
+                xdp::Error::Kernel { operation, running, needed: features::GRANT.kernel }.into()
             }
             _ => self.system_error("put the socket into the XDP map", error),
         }

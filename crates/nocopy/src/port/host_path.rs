@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::ToHostError;
+use crate::facts::features;
 use crate::facts::kernel::KernelVersion;
-use crate::port::xdp::{self, LIVE_FRAMES_KERNEL_MIN, Program};
+use crate::port::xdp::{self, Program};
 use crate::sys::interface::InterfaceQuery;
 use crate::sys::namespace::NamespaceId;
 
@@ -18,9 +19,9 @@ pub(super) struct HostPath {
 impl HostPath {
     pub(super) fn prepare(interface: &str, query: &InterfaceQuery) -> Result<Self, ToHostError> {
         if let Some(running) = KernelVersion::running()
-            && running < LIVE_FRAMES_KERNEL_MIN
+            && running < features::LIVE_FRAMES.kernel
         {
-            let (operation, needed) = ("hand packets to the host", LIVE_FRAMES_KERNEL_MIN);
+            let (operation, needed) = ("hand packets to the host", features::LIVE_FRAMES.kernel);
             return Err(xdp::Error::Kernel { operation, running, needed }.into());
         }
         let namespace = query.namespace().map_err(|source| ToHostError::System {

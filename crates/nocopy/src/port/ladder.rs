@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::drivers::{self, PAGE_BYTES, QuirkEffect};
 use super::{Mode, OpenError, PortBuilder, Purpose, Refusal};
+use crate::facts::features;
 use crate::port::xdp;
 use crate::sys::interface::Interface;
 
@@ -108,7 +109,10 @@ impl OpenStep {
                 "run as root, or grant CAP_NET_RAW with 'setcap cap_net_raw+ep PROGRAM'".to_owned()
             }
             (Self::Bind, _, libc::EINVAL) if multi_buffer => {
-                "packets of several frames need Linux 6.6; open without 'multi_buffer'".to_owned()
+                format!(
+                    "packets of several frames need Linux {}; open without 'multi_buffer'",
+                    features::MULTI_BUFFER.kernel
+                )
             }
             (Self::Bind, Mode::XdpZeroCopy, libc::EOPNOTSUPP) if multi_buffer => {
                 format!(

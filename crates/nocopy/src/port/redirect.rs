@@ -18,12 +18,13 @@ use nocopy_proto::ebpf::Instruction;
 use nocopy_proto::filter::{Program, Untranslatable};
 
 use super::{FilterPlace, Mode, PortBuilder};
+use crate::facts::features;
 use crate::facts::kernel::KernelVersion;
 use crate::facts::metadata::Unsupported;
 use crate::memory::area::ArrivalMetadataSource;
 use crate::port::xdp::{
-    Attach, Attachment, Error, LIVE_FRAMES_KERNEL_MIN, MetadataNoteSettings, PassHeader,
-    Program as XdpProgram, RedirectRecipe, SocketMap,
+    Attach, Attachment, Error, MetadataNoteSettings, PassHeader, Program as XdpProgram, RedirectRecipe,
+    SocketMap,
 };
 use crate::sys::interface::Interface;
 use crate::sys::namespace::NamespaceId;
@@ -233,10 +234,10 @@ fn user_space_filter_place(
     running: Option<KernelVersion>,
 ) -> Result<FilterPlace, Error> {
     match running {
-        Some(running) if running < LIVE_FRAMES_KERNEL_MIN => Err(Error::Kernel {
+        Some(running) if running < features::LIVE_FRAMES.kernel => Err(Error::Kernel {
             operation: "run the filter in user space, and hand the host the rest",
             running,
-            needed: LIVE_FRAMES_KERNEL_MIN,
+            needed: features::LIVE_FRAMES.kernel,
         }),
         _ => Ok(FilterPlace::UserSpace(why.to_string())),
     }

@@ -8,16 +8,13 @@ use super::drivers;
 use super::redirect::RedirectProgram;
 use super::sender::{length_refusal, request_room_refusal};
 use super::{Mode, NonblockingSender, PortBuilder};
+use crate::facts::features;
 use crate::facts::metadata::{ChecksumField, Clock, OfferedRequests, Request, Timestamp, Unsupported};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::{Frame, FramePool};
-use crate::port::xdp::KernelVersion;
 use crate::sys::interface::Interface;
 use crate::sys::netdev::XdpFeatures;
 use crate::sys::xsk::XskSocket;
-
-/// The first kernel that accepts `XDP_UMEM_TX_METADATA_LEN`; some earlier ones had a different format.
-const REQUESTS_KERNEL_MIN: KernelVersion = KernelVersion(6, 11);
 
 // linux/netdev.h, `enum netdev_xsk_flags`
 const NETDEV_XSK_FLAGS_TX_TIMESTAMP: u64 = 1 << 0;
@@ -35,7 +32,7 @@ impl PortBuilder {
     ) {
         pools.0.set_arrivals(redirect.arrival_metadata(self, mode));
         pools.0.set_without_wire(drivers::may_have_unfinished_checksums(interface));
-        let kernel = Unsupported::Kernel(REQUESTS_KERNEL_MIN);
+        let kernel = Unsupported::Kernel(features::SEND_METADATA.kernel);
         pools.1.set_offers(match (self.send_metadata, mode) {
             (false, _) => OfferedRequests::none(Unsupported::NotRequested),
             (true, Mode::XdpZeroCopy) if !driver_offers(interface).is_any_offered() => {

@@ -9,11 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nocopy_proto::ebpf::{Instruction, R0, R1, R6, R7, exit, load_u32, set, skip_unless};
 
+use crate::facts::features;
 use crate::port::xdp::{Counter, Error, KernelVersion, look_up_named_interface};
 use crate::sys::bpf;
-
-/// The oldest kernel that attaches such a program by link, and so detaches it when the process dies.
-const KERNEL_MIN: KernelVersion = KernelVersion(6, 6);
 
 /// Offset of `gso_segs` in `struct __sk_buff`: how many packets a burst will become; 0 for single packets.
 const SEGMENTS_BYTES: i16 = 164;
@@ -32,7 +30,7 @@ pub struct CountingDrop {
 impl CountingDrop {
     /// Whether the kernel is new enough.
     pub fn is_supported() -> bool {
-        KernelVersion::running() >= Some(KERNEL_MIN)
+        KernelVersion::running() >= Some(features::TC_LINK.kernel)
     }
 
     /// Attaches to `interface`, looked up in the calling thread's network namespace, before other programs
@@ -47,13 +45,14 @@ impl CountingDrop {
         let program =
             bpf::load_classifier(&counting_drop_program(&packets, &datagrams)).map_err(|(source, log)| {
                 if log.is_empty() {
-                    Error::from_refusal_since("load a tc program", KERNEL_MIN, source)
+                    Error::from_refusal_since("load a tc program", features::TC_LINK.kernel, source)
                 } else {
                     Error::Verifier { log, source }
                 }
             })?;
-        let link = bpf::attach_tcx_ingress(program.as_fd(), interface.index)
-            .map_err(|source| Error::from_refusal_since("attach a tc program", KERNEL_MIN, source))?;
+        let link = bpf::attach_tcx_ingress(program.as_fd(), interface.index).map_err(|source| {
+            Error::from_refusal_since("attach a tc program", features::TC_LINK.kernel, source)
+        })?;
         Ok(Self { _link: link, packets, datagrams })
     }
 
@@ -93,7 +92,7 @@ mod tests {
     use crate::sys::option;
 
     fn lab_or_skip() -> Option<nocopy_lab::Lab> {
-        if KernelVersion::running() < Some(KERNEL_MIN) {
+        if KernelVersion::running() < Some(features::TC_LINK.kernel) {
             nocopy_lab::skip(&nocopy_lab::Missing::Kernel("tcx links (Linux 6.6)"));
             return None;
         }

@@ -30,3 +30,18 @@ pub(crate) const SENDER: &[(CapabilitySet, &str)] = &[(CapabilitySet::NET_RAW, "
 /// Capabilities for loading and attaching an XDP program.
 pub(crate) const PROGRAM: &[(CapabilitySet, &str)] =
     &[(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"), (CapabilitySet::BPF, "CAP_BPF")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::features;
+
+    #[test]
+    fn features_name_the_capabilities_that_are_looked_for() {
+        let names = |needed: &[(CapabilitySet, &'static str)]| -> Vec<&str> {
+            needed.iter().map(|(_, name)| *name).collect()
+        };
+        assert_eq!(names(PORT), features::PORT.capabilities);
+        assert_eq!(names(PROGRAM), features::TC_LINK.capabilities);
+    }
+}

@@ -16,6 +16,7 @@ use std::ptr::NonNull;
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 
 use super::udp_send::{KernelAddress, KernelDestination, MessageControls};
+use crate::facts::features;
 
 // linux/io_uring.h: flags of a send, and the result of its notification.
 const IORING_RECVSEND_FIXED_BUF: u16 = 1 << 2;
@@ -51,7 +52,8 @@ pub(crate) enum UringError {
         source: io::Error,
     },
     #[error(
-        "io_uring: no zero-copy sends; this kernel does not report whether they copied; use Linux 6.2 or later, built with io_uring"
+        "io_uring: no zero-copy sends; this kernel does not report whether they copied; use Linux {} or newer, built with io_uring",
+        features::URING_SEND.kernel
     )]
     TooOld(#[source] io::Error),
     /// The limit of locked memory is too low.
@@ -77,7 +79,7 @@ impl UringError {
             Self::TurnedOff { .. } => {
                 "io_uring is turned off here: 'sysctl -w kernel.io_uring_disabled=0' turns it on"
             }
-            Self::TooOld(_) => "the kernel's io_uring has no zero-copy sends: Linux 6.2 or later has",
+            Self::TooOld(_) => "the kernel's io_uring has no zero-copy sends: Linux 6.2 or newer has",
             Self::Locked { .. } => {
                 "the pool cannot be locked for io_uring: raise the limit ('ulimit -l'), or use fewer buffers"
             }
@@ -202,7 +204,7 @@ impl RegisteredMemory {
 pub(crate) struct UringSender {
     uring: IoUring,
     registered: Option<RegisteredMemory>,
-    /// Whether gathered sends may use registered memory (Linux 6.15).
+    /// Whether gathered sends may use registered memory ([`features::URING_GATHERED_SEND`]).
     gathers_registered: bool,
     arguments: Box<[SendArguments]>,
     flights: Box<[SendInFlight]>,

@@ -7,14 +7,14 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
 use super::{Gate, GateState};
+use crate::facts::features;
 use crate::facts::kernel::KernelVersion;
 use crate::port::Port;
-use crate::port::xdp;
 use crate::sys::capability;
 use crate::sys::xsk::XskSocket;
 
 pub(super) fn kernel_gate() -> Gate {
-    let needed = xdp::KERNEL_MIN;
+    let needed = features::PORT.kernel;
     match KernelVersion::running() {
         Some(running) => {
             Gate::from_condition("kernel", running >= needed, format!("Linux {running}; {needed} is needed"))

@@ -7,6 +7,7 @@ use nocopy_proto::errno::ErrorCause;
 use rustix::thread::CapabilitySet;
 
 use super::{Gate, GateState, shell_quoted};
+use crate::facts::features;
 use crate::sys::ethtool::HeaderSplit;
 use crate::sys::interface::{self, Interface};
 use crate::sys::{capability, io_uring as uring, sockets};
@@ -46,8 +47,9 @@ pub(super) fn uring_receive_gate() -> Gate {
     const NAME: &str = "io_uring zero-copy receive";
     match uring::has_zero_copy_receive() {
         Ok(true) => Gate::new(NAME, GateState::Open, "the kernel has it"),
-        Ok(false) => Gate::new(NAME, GateState::Closed, "the kernel does not have it")
-            .with_fix_unless_open("Linux 6.15 or newer, built with CONFIG_IO_URING_ZCRX"),
+        Ok(false) => Gate::new(NAME, GateState::Closed, "the kernel does not have it").with_fix_unless_open(
+            format!("Linux {} or newer, built with CONFIG_IO_URING_ZCRX", features::URING_RECEIVE.kernel),
+        ),
         Err(error) => Gate::new(
             NAME,
             GateState::Unknown,
@@ -80,7 +82,7 @@ pub(super) fn zero_copy_send_gate(interface: &Interface) -> Gate {
             GateState::Closed,
             format!("this kernel has no MSG_ZEROCOPY{}", ErrorCause(&error)),
         )
-        .with_fix_unless_open("Linux 4.14 or newer");
+        .with_fix_unless_open(format!("Linux {} or newer", features::TCP_ZERO_COPY.kernel));
     }
     let gathers = interface::is_scatter_gather_on(&interface.name);
     // These deliver packets to sockets of this machine, and `skb_orphan_frags_rx` copies what such a socket
@@ -113,7 +115,7 @@ pub(super) fn zero_copy_receive_gate(interface: &Interface, split: Option<bool>)
             GateState::Closed,
             format!("this kernel has no TCP_ZEROCOPY_RECEIVE{}", ErrorCause(&error)),
         )
-        .with_fix_unless_open("Linux 4.18 or newer");
+        .with_fix_unless_open(format!("Linux {} or newer", features::TCP_MAPPED.kernel));
     }
     let Interface { name, mtu_bytes, loopback, .. } = interface;
     if *loopback {

@@ -4,9 +4,10 @@
 use std::mem::offset_of;
 
 use super::metadata::{ArrivalMetadataSource, PacketOrigin, SHIFT_BYTES_MAX};
-use super::note::{ANSWER_OLD_KERNEL, ArrivalTimeNote, VLAN_KERNEL_MIN, XdpHints};
+use super::note::{ANSWER_OLD_KERNEL, ArrivalTimeNote, XdpHints};
 use super::view::prefetch;
 use super::{Frame, Packet};
+use crate::facts::features;
 use crate::facts::metadata::{Arrival, Clock, Timestamp, Unsupported, VlanTag};
 use crate::sys::packet;
 
@@ -143,7 +144,7 @@ fn arrival_from_hints(hints: &XdpHints) -> Arrival {
     let [timestamp, hash, vlan] = hints.refusals.map(|answer| match i32::from(answer) {
         0 => Ok(()),
         libc::EOPNOTSUPP => Err(Unsupported::Driver),
-        _ if answer == ANSWER_OLD_KERNEL => Err(Unsupported::Kernel(VLAN_KERNEL_MIN)),
+        _ if answer == ANSWER_OLD_KERNEL => Err(Unsupported::Kernel(features::RECEIVE_VLAN.kernel)),
         _ => Err(Unsupported::Absent), // ENODATA
     });
     // veth returns success, and 0, for packets that no card has stamped or hashed.
@@ -270,7 +271,7 @@ mod tests {
         });
         assert_eq!(arrival.timestamp, Err(Unsupported::Driver));
         assert_eq!(arrival.hash, Err(Unsupported::Absent));
-        assert_eq!(arrival.vlan, Err(Unsupported::Kernel(VLAN_KERNEL_MIN)));
+        assert_eq!(arrival.vlan, Err(Unsupported::Kernel(features::RECEIVE_VLAN.kernel)));
         let arrival = arrival_from_hints(&XdpHints { timestamp: 0, hash: 0, ..hints_with_hash(0) });
         assert_eq!((arrival.timestamp, arrival.hash), (Err(Unsupported::Absent), Err(Unsupported::Absent)));
     }

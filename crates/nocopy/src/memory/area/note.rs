@@ -1,7 +1,5 @@
 //! The layout of the note that an XDP program (`port::xdp`) writes in front of a packet.
 
-use crate::facts::kernel::KernelVersion;
-
 /// The program's note: the bytes in front of the packet. At most 32, which every kernel allows
 /// (`xdp_metalen_invalid`).
 #[repr(C)]
@@ -34,5 +32,3 @@ pub(crate) struct ArrivalTimeNote {
 
 /// Instead of an answer: the kernel lacks this function.
 pub(crate) const ANSWER_OLD_KERNEL: u8 = u8::MAX;
-
-pub(crate) const VLAN_KERNEL_MIN: KernelVersion = KernelVersion(6, 8);

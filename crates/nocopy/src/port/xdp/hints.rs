@@ -15,7 +15,8 @@ use nocopy_proto::ebpf::{
 };
 
 use super::program::{DATA_BYTES, DATA_META_BYTES, RX_QUEUE_INDEX_BYTES, XDP_PASS, descriptor_number};
-use super::{Error, KernelVersion, Program, SocketMap};
+use super::{Error, Program, SocketMap};
+use crate::facts::features;
 use crate::facts::metadata::Unsupported;
 use crate::memory::area::note::{ANSWER_OLD_KERNEL, ArrivalTimeNote, XdpHints};
 
@@ -26,8 +27,6 @@ pub(crate) struct MetadataNoteSettings {
     pub(crate) times: bool,
     pub(crate) mark: u64,
 }
-
-const HINTS_KERNEL_MIN: KernelVersion = KernelVersion(6, 3);
 
 const HINTS_BYTES: i32 = size_of::<XdpHints>() as i32;
 const _: () = assert!(HINTS_BYTES == 32, "as the program lays them out");
@@ -42,9 +41,10 @@ struct MetadataFunctionIds {
 
 impl MetadataFunctionIds {
     fn find_in_btf() -> Result<Self, Unsupported> {
-        let kernel = Btf::from_sys_fs().map_err(|_| Unsupported::Kernel(HINTS_KERNEL_MIN))?;
+        let kernel =
+            Btf::from_sys_fs().map_err(|_| Unsupported::Kernel(features::RECEIVE_METADATA.kernel))?;
         let number = |name| kernel.id_by_type_name_kind(name, BtfKind::Func).ok().map(u32::cast_signed);
-        let needed = |name| number(name).ok_or(Unsupported::Kernel(HINTS_KERNEL_MIN));
+        let needed = |name| number(name).ok_or(Unsupported::Kernel(features::RECEIVE_METADATA.kernel));
         Ok(Self {
             timestamp: needed("bpf_xdp_metadata_rx_timestamp")?,
             hash: needed("bpf_xdp_metadata_rx_hash")?,

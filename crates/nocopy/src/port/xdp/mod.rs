@@ -22,17 +22,12 @@ pub(crate) use program::SocketMap;
 pub use program::{Counter, Program};
 pub(crate) use recipe::RedirectRecipe;
 
+use crate::facts::features;
 use crate::facts::io_error::convert_to_io_error;
 pub(crate) use crate::facts::kernel::KernelVersion;
 use crate::facts::metadata::Unsupported;
 use crate::sys::capability;
 use nocopy_proto::filter::Untranslatable;
-
-/// The oldest kernel that sends real packets from a program's test run.
-pub(crate) const LIVE_FRAMES_KERNEL_MIN: KernelVersion = KernelVersion(5, 18);
-
-/// The oldest kernel that attaches XDP programs by link, and so detaches them when a process dies.
-pub(crate) const KERNEL_MIN: KernelVersion = KernelVersion(5, 9);
 
 /// Why an XDP program could not be loaded, attached or run.
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +150,7 @@ convert_to_io_error!(Error {
 impl Error {
     /// Finds the cause of a refusal as exactly as this process can.
     fn from_refusal(operation: &'static str, source: io::Error) -> Self {
-        Self::from_refusal_since(operation, KERNEL_MIN, source)
+        Self::from_refusal_since(operation, features::PORT.kernel, source)
     }
 
     /// As [`from_refusal`](Self::from_refusal), for a feature that exists since the kernel `needed`.

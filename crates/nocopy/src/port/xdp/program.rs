@@ -10,14 +10,12 @@ use nocopy_proto::ebpf::{
 };
 
 use super::{Error, PassHeader};
+use crate::facts::features;
 use crate::facts::kernel::KernelVersion;
 use crate::sys::bpf::{self, MapKind, MapSlotCondition};
 
 const XDP_DROP: i32 = 1;
 pub(super) const XDP_PASS: i32 = 2;
-
-/// The first kernel with programs for packets of several buffers (`BPF_F_XDP_HAS_FRAGS`).
-const FRAGMENTS_SINCE: KernelVersion = KernelVersion(5, 18);
 
 /// Offsets of `data`, `data_end` and `data_meta` in `struct xdp_md`.
 pub(super) const DATA_BYTES: i16 = 0;
@@ -38,7 +36,7 @@ impl Program {
         Self::load_with_fragments(instructions, false)
     }
 
-    /// Loads a program, possibly for packets of several buffers ([`FRAGMENTS_SINCE`]).
+    /// Loads a program, possibly for packets of several buffers ([`features::FRAGMENTS`]).
     pub(super) fn load_with_fragments(instructions: &[Instruction], fragments: bool) -> Result<Self, Error> {
         bpf::load_xdp(instructions, fragments, None).map(|fd| Self { fd }).map_err(|(source, log)| {
             if log.is_empty() {
@@ -79,8 +77,10 @@ impl Program {
         instructions.extend(counter.add_instructions(R6));
         instructions.extend([set(R0, XDP_DROP), exit()]);
         // Otherwise drivers refuse it at a large MTU.
-        let program =
-            Self::load_with_fragments(&instructions, KernelVersion::running() >= Some(FRAGMENTS_SINCE))?;
+        let program = Self::load_with_fragments(
+            &instructions,
+            KernelVersion::running() >= Some(features::FRAGMENTS.kernel),
+        )?;
         Ok((program, counter))
     }
 

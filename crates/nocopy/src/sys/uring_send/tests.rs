@@ -334,5 +334,8 @@ fn io_uring_setup_errors_name_their_cause() {
     assert!(text.contains("kernel.io_uring_disabled is 2"), "{text}");
     assert!(matches!(UringError::with_setting(refused(libc::EPERM), 0), UringError::Kernel(_)));
     assert!(UringError::with_setting(refused(libc::ENOMEM), 0).to_string().contains("ulimit -l"));
-    assert!(matches!(UringError::with_setting(refused(libc::EINVAL), 0), UringError::TooOld(_)));
+    let too_old = UringError::with_setting(refused(libc::EINVAL), 0);
+    assert!(matches!(too_old, UringError::TooOld(_)));
+    let needed = format!("Linux {} or newer", features::URING_SEND.kernel);
+    assert!(too_old.why().contains(&needed) && too_old.to_string().contains(&needed), "{too_old}");
 }

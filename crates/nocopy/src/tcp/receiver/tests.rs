@@ -14,6 +14,7 @@ use socket2::SockRef;
 
 use super::*;
 use crate::engine::calls::{RECEIVE, this_thread_id, wait_until_thread_is_in_call};
+use crate::facts::features;
 use crate::sys::tcp_receive::local_sender::RingPages;
 use crate::sys::udp_send;
 use crate::tcp::Stream;
@@ -852,4 +853,10 @@ fn the_default_receiver_stops_mapping_where_nothing_maps() {
         "{}",
         receiver.ledger()
     );
+}
+
+#[test]
+fn a_kernel_without_mapping_is_named_with_the_one_that_has_it() {
+    let why = mapping_exclusion(&io::Error::from_raw_os_error(libc::ENOPROTOOPT)).to_string();
+    assert!(why.contains(&format!("Linux {} or newer", features::TCP_MAPPED.kernel)), "{why}");
 }

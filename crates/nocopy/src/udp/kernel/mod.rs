@@ -24,6 +24,7 @@ use crate::counter::counters;
 use crate::engine::wait::{self, Wait, WaitSource, WakeupCoalescer};
 use crate::events::{self, Half};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
+use crate::facts::features;
 use crate::facts::method_explanation::Explanation;
 use crate::memory::pool::{Buffer, Pool};
 use crate::memory::receive_buffers::ReceiveBuffers;
@@ -285,10 +286,11 @@ impl Receiver {
     pub(in crate::udp) fn explain(&self) -> Explanation {
         let evidence = Evidence::Copied(Cause::SocketCall);
         let runs = match self.coalesces {
-            true => "datagrams of one sender that arrive together share a buffer (UDP_GRO)",
-            false => {
-                "each datagram in a buffer of its own: these are shorter than 64 KiB, or the kernel is older than Linux 5.0"
-            }
+            true => "datagrams of one sender that arrive together share a buffer (UDP_GRO)".to_owned(),
+            false => format!(
+                "each datagram in a buffer of its own: these are shorter than 64 KiB, or the kernel is older than Linux {}",
+                features::UDP_COALESCING.kernel
+            ),
         };
         let compared = "compared with nothing, since the socket was opened without a port";
         Explanation::from_choice(
@@ -390,8 +392,8 @@ impl WaitSource for SocketPoll<'_> {
     }
 }
 
-/// Turns coalescing on, and returns whether the kernel supports it (Linux 5.0); without it each datagram is a
-/// run.
+/// Turns coalescing on, and returns whether the kernel supports it ([`features::UDP_COALESCING`]); without it
+/// each datagram is a run.
 fn enable_coalescing(socket: &impl AsFd) -> io::Result<bool> {
     match udp_receive::set_coalescing(socket, true) {
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),

@@ -3,6 +3,7 @@ use std::net::UdpSocket;
 use nocopy_lab::patience::wait_until;
 
 use super::*;
+use crate::facts::features;
 use crate::sys::fork::tests::in_forked_child;
 use crate::sys::udp_send::enable_error_queue;
 
@@ -100,4 +101,11 @@ fn a_report_may_begin_before_the_open_calls() {
     assert!(calls.clamp_to_table(&(calls.full_number(0)..calls.full_number(2))).is_empty());
     assert_eq!(CallTable::<u64>::starting_at(0).full_number(u32::MAX), -1);
     assert!(CallTable::<u64>::starting_at(0).clamp_to_table(&(-1..0)).is_empty());
+}
+
+#[test]
+fn the_refusal_of_zero_copy_names_the_kernels_that_have_it() {
+    let why = NoZeroCopyReason::Kernel(io::Error::from_raw_os_error(libc::ENOPROTOOPT)).why();
+    let [tcp, udp] = [features::TCP_ZERO_COPY, features::UDP_ZERO_COPY].map(|feature| feature.kernel);
+    assert!(why.contains(&format!("Linux {tcp} or newer for TCP sockets, {udp} for UDP sockets")), "{why}");
 }
