@@ -1,5 +1,5 @@
-//! The BPF programs in C, built by clang into object files that are committed, so that clang is needed only
-//! to change them.
+//! The BPF programs in C, each beside the crate that loads it, built by clang into object files that are
+//! committed, so that clang is needed only to change them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,13 @@ use crate::gate::Outcome;
 use crate::machine::{CLANG, STRIP, install_bpf_compiler};
 use crate::step::{CommandStep, Failed, files_with_ending, repository_root, run_steps};
 
-/// Builds every `bpf/*.bpf.c` into the object beside it.
+/// The directories of the crates that have BPF programs.
+const CRATES: [&str; 2] = ["crates/nocopy-profile", "crates/nocopy-vm"];
+
+/// A program under MIT may call every helper with this, and every object has it.
+const LICENCE: &[u8] = b"Dual MIT/GPL\0";
+
+/// Builds every `bpf/*.bpf.c` of these crates into the object beside it.
 pub(crate) fn build_objects() -> Result<(), Failed> {
     if !install_bpf_compiler()? {
         return Err(Failed(NO_COMPILER.into()));
@@ -37,10 +43,16 @@ fn compare_objects() -> Result<(), Failed> {
         compile_object(&source, &built)?;
         let read =
             |path: &Path| fs::read(path).map_err(|error| Failed(format!("{}: {error}", path.display())));
-        if read(&committed)? != read(&built)? {
-            let name = source.display();
+        let (object, name) = (read(&committed)?, source.display());
+        if object != read(&built)? {
             return Err(Failed(format!(
                 "{name}: its object is of another source; run 'cargo xtask bpf' and commit"
+            )));
+        }
+        if !object.windows(LICENCE.len()).any(|bytes| bytes == LICENCE) {
+            return Err(Failed(format!(
+                "{name}: its object lacks the licence 'Dual MIT/GPL'; the kernel refuses helpers to it; write the \
+                 section 'license' as in the other programs"
             )));
         }
     }
@@ -48,18 +60,20 @@ fn compare_objects() -> Result<(), Failed> {
 }
 
 fn source_files() -> Result<Vec<PathBuf>, Failed> {
-    files_with_ending("bpf", ".bpf.c")
+    let files = CRATES.iter().map(|directory| files_with_ending(&format!("{directory}/bpf"), ".bpf.c"));
+    Ok(files.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 fn compile_object(source: &Path, object: &Path) -> Result<(), Failed> {
     // The object names its source, which must not depend on the path of the repository.
-    let name = source.strip_prefix(repository_root()).expect("in the repository").display().to_string();
+    let directory = source.parent().and_then(Path::parent).expect("in the directory 'bpf' of a crate");
+    let name = source.strip_prefix(directory).expect("below the crate").display().to_string();
     let object = object.display().to_string();
     let here = "-fdebug-compilation-dir=.";
     let options =
         ["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", here, "-c", &name, "-o", &object];
     run_steps(&[
-        CommandStep::new("compile for BPF", CLANG, &options),
+        CommandStep::new("compile for BPF", CLANG, &options).in_directory(directory),
         CommandStep::new("strip", STRIP, &["-g", &object]),
     ])
 }

@@ -1,8 +1,9 @@
 //! The checks that need no traffic: formatting, lints, two selections of features, the width of comments,
 //! layers, circles of imports, public items, names and links in documents, names in sources, what runs where,
-//! API documentation, BPF objects, the oldest Rust, and the rows of nightly suites.
+//! API documentation, BPF objects, the published crates, the oldest Rust, and the rows of nightly suites.
 
 use crate::gate::Gate;
+use crate::release::crates;
 use crate::step::{CommandStep, Failed, files_with_ending};
 use crate::{api, bpf, circles, docs, features, layers, links, names, nightly, oldest_rust, support, width};
 
@@ -20,6 +21,7 @@ pub(crate) fn run_checks(gate: &mut Gate) {
     gate.run("names in sources", names::check_refused_names);
     gate.run("documentation", || docs::api_documentation_step().run().into());
     gate.run("BPF objects", bpf::check_objects);
+    gate.run("published crates", crates::check_crates);
     gate.run("oldest Rust", oldest_rust::check_named_versions);
     gate.run("nightly rows", nightly::check_verdict_rows);
 }

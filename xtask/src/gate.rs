@@ -69,6 +69,11 @@ impl Outcome {
         self.passed > 0 && self.failures.is_empty() && self.skips.is_empty() && self.flaky.is_empty()
     }
 
+    /// Whether it counts as a failure: also if nothing ran.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.verdict() == "FAILED"
+    }
+
     /// The outcome of the next step, if this one is good.
     pub(crate) fn then(self, next: impl FnOnce() -> Self) -> Self {
         if self.is_good() { next() } else { self }

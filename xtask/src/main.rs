@@ -26,6 +26,7 @@ mod others;
 mod packages;
 mod processes;
 mod programs;
+mod release;
 mod semver;
 mod senders;
 mod started;
@@ -81,6 +82,8 @@ enum XtaskCommand {
     },
     /// Run a suite that takes too long for every change, and note its verdict in docs/nightly.md.
     Nightly(nightly::NightlyArguments),
+    /// Check and make everything of a release, up to the commands of RELEASE.md that need accounts.
+    Release(release::ReleaseArguments),
     /// Say what this machine lacks for the tests, and how to install it.
     Doctor,
     /// Run a program that ends with xtask, perhaps in a network namespace of its own.
@@ -126,6 +129,9 @@ fn main() -> ExitCode {
         XtaskCommand::Bpf => bpf::build_objects(),
         XtaskCommand::Vm { arguments } => vm::run_lab(&arguments),
         XtaskCommand::Nightly(arguments) => return nightly::run_command(&arguments),
+        XtaskCommand::Release(arguments) => {
+            return release::run_command(&arguments).unwrap_or_else(|failed| print_failure(&failed));
+        }
         XtaskCommand::Doctor => return exit_code(machine::print_requirements()),
         XtaskCommand::Start { isolated, program, arguments } => {
             return suite::exec_test_program(&program, &arguments, isolated);

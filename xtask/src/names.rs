@@ -16,7 +16,7 @@ use crate::imports::{read_source, rust_files_below};
 use crate::step::{Failed, files_with_ending, repository_root};
 use crate::width::DIRECTORIES;
 
-const SOURCES: [&str; 4] = ["bpf", "crates", "fuzz", "xtask"];
+const SOURCES: [&str; 3] = ["crates", "fuzz", "xtask"];
 
 /// This file, whose lists and examples are no sources.
 const THIS: &str = "xtask/src/names.rs";
@@ -25,13 +25,14 @@ const THIS: &str = "xtask/src/names.rs";
 const NOT_IN_GIT: [&str; 4] = ["target/", "fuzz/target/", "fuzz/corpus/", "fuzz/artifacts/"];
 
 /// The documents besides `docs/*.md`.
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "KNOWN_ISSUES.md",
-    "bpf/README.md",
+    "RELEASE.md",
+    "crates/nocopy-profile/bpf/README.md",
     "crates/nocopy-vm/README.md",
     "fuzz/README.md",
 ];

@@ -36,10 +36,10 @@ struct NightlySuite {
 }
 
 /// What all tests of the workspace are built from.
-const EVERYTHING: &[&str] = &[".cargo", "bpf", "crates", "fuzz", "xtask", "Cargo.lock", "Cargo.toml"];
+const EVERYTHING: &[&str] = &[".cargo", "crates", "fuzz", "xtask", "Cargo.lock", "Cargo.toml"];
 
 /// What the VM lab is built from.
-const VM_LAB: &[&str] = &["bpf", "crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/vm.rs"];
+const VM_LAB: &[&str] = &["crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/vm.rs"];
 
 const ALL: &[NightlySuite] = &[
     NightlySuite {
@@ -85,6 +85,12 @@ const ALL: &[NightlySuite] = &[
         run: run_trust_tests,
     },
     NightlySuite {
+        name: "pair",
+        about: "'nocopy bench --pair', killed at fifty random moments on veth, and on igb and virtio in the VM lab: the ports are as before",
+        inputs: &["bpf", "crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/suite", "xtask/src/vm.rs"],
+        run: run_pair_kills,
+    },
+    NightlySuite {
         name: "soak",
         about: "the VM lab's random operations for ten minutes, from a new seed",
         inputs: VM_LAB,
@@ -99,7 +105,7 @@ const ALL: &[NightlySuite] = &[
     NightlySuite {
         name: "nfs",
         about: "calls of independent NFS clients: writes the table in docs/nfs.md; and writing by NFS in the VM lab, from a new seed: what programs expect of a directory, git, make, cargo, fsx, and what is lost",
-        inputs: &["bpf", "crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/nfs_clients", "xtask/src/vm.rs"],
+        inputs: &["crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/nfs_clients", "xtask/src/vm.rs"],
         run: run_nfs_suites,
     },
     NightlySuite {
@@ -160,7 +166,6 @@ const ALL: &[NightlySuite] = &[
         name: "newcomer",
         about: "the first hour with the project on a bare Debian: measure, capture and replay, write a program, follow the tutorials",
         inputs: &[
-            "bpf",
             "crates/nocopy-cli",
             "docs/capture.md",
             "docs/directory.md",
@@ -395,6 +400,15 @@ fn run_trust_tests() -> Outcome {
     let filters = [" trust::".to_owned()];
     let built = ["--package", "nocopy-cli"];
     TestSuite { filters: &filters, ignored: true, ..TestSuite::with_gate_settings("trust", &built) }.outcome()
+}
+
+fn run_pair_kills() -> Outcome {
+    let filters = [" pair::".to_owned()];
+    let built = ["--package", "nocopy-cli"];
+    let on_veth =
+        TestSuite { filters: &filters, ignored: true, ..TestSuite::with_gate_settings("pair", &built) };
+    let on_cards = ["run", "--only", "bench_pair", "--soak", "--seed", "random"].map(str::to_owned);
+    on_veth.outcome().merged_with(vm::run_lab(&on_cards).into())
 }
 
 fn run_in_rounds(run: impl Fn() -> Outcome) -> Outcome {

@@ -18,7 +18,6 @@ const INPUTS: &[&str] = &[
     ".cargo",
     "Cargo.lock",
     "Cargo.toml",
-    "bpf",
     "crates/nocopy/Cargo.toml",
     "crates/nocopy/src",
     "crates/nocopy-bench/Cargo.toml",
@@ -30,6 +29,7 @@ const INPUTS: &[&str] = &[
     "crates/nocopy-nfs/Cargo.toml",
     "crates/nocopy-nfs/src",
     "crates/nocopy-profile/Cargo.toml",
+    "crates/nocopy-profile/bpf",
     "crates/nocopy-profile/src",
     "crates/nocopy-proto/Cargo.toml",
     "crates/nocopy-proto/src",
@@ -38,6 +38,7 @@ const INPUTS: &[&str] = &[
     "crates/nocopy-transfer/Cargo.toml",
     "crates/nocopy-transfer/src",
     "crates/nocopy-vm/Cargo.toml",
+    "crates/nocopy-vm/bpf",
     "crates/nocopy-vm/build.rs",
     "crates/nocopy-vm/src",
 ];

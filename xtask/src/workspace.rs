@@ -1,4 +1,5 @@
-//! The crates of the workspace: which depend on which, and the oldest Rust that they are for.
+//! The crates of the workspace: which depend on which, which are published, and the oldest Rust that they are
+//! for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,21 +19,57 @@ pub(crate) struct Workspace {
 }
 
 #[derive(Debug, Deserialize)]
-struct Crate {
-    name: String,
+pub(crate) struct Crate {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) version: String,
     manifest_path: PathBuf,
     rust_version: Option<String>,
-    dependencies: Vec<Dependency>,
+    pub(crate) dependencies: Vec<Dependency>,
     #[serde(default)]
     features: BTreeMap<String, Vec<String>>,
+    /// The registries that it may be published to; `None`: all.
+    #[serde(default)]
+    publish: Option<Vec<String>>,
+    #[serde(flatten)]
+    pub(crate) shown: ShownFields,
+}
+
+/// What a registry shows of a crate.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ShownFields {
+    pub(crate) description: Option<String>,
+    pub(crate) repository: Option<String>,
+    pub(crate) readme: Option<String>,
+    pub(crate) keywords: Vec<String>,
+    pub(crate) categories: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Dependency {
+pub(crate) struct Dependency {
+    #[serde(default)]
+    pub(crate) name: String,
+    /// The versions that fit; `*`: it has none.
+    #[serde(default)]
+    pub(crate) req: String,
     /// `None`: a normal one.
     kind: Option<String>,
     /// Only crates of the workspace have a path.
     path: Option<PathBuf>,
+}
+
+impl Crate {
+    pub(crate) fn directory(&self) -> &Path {
+        self.manifest_path.parent().expect("a file lies in a directory")
+    }
+
+    /// The crates of this workspace that it depends on; not those that only its tests use and that have no
+    /// version, which are left out when it is packed.
+    pub(crate) fn packed_dependencies(&self) -> impl Iterator<Item = &Dependency> {
+        let has_path = self.dependencies.iter().filter(|dependency| dependency.path.is_some());
+        has_path.filter(|dependency| dependency.kind.as_deref() != Some("dev") || dependency.req != "*")
+    }
 }
 
 impl Workspace {
@@ -83,6 +120,11 @@ impl Workspace {
                 )))
             }
         }
+    }
+
+    /// The crates that are published.
+    pub(crate) fn published_crates(&self) -> impl Iterator<Item = &Crate> {
+        self.crates.iter().filter(|member| member.publish.is_none())
     }
 
     /// The features of a crate, but not the one that names those that are on by default.

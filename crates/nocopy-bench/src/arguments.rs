@@ -50,6 +50,14 @@ pub struct BenchArguments {
     /// Receive on this interface, which must be connected to A.
     #[arg(long, value_name = "B", requires = "interface")]
     pub peer: Option<String>,
+    /// Measure the headline between two ports of this machine that are cabled to each other, and print a
+    /// table of their card. They leave this machine's network meanwhile, and come back as they were
+    #[arg(long, num_args = 2, value_names = ["A", "B"],
+          conflicts_with_all = ["workloads", "all", "founding", "explain", "methods", "interface", "peer"])]
+    pub pair: Vec<String>,
+    /// Do not ask before --pair takes the ports
+    #[arg(long, requires = "pair")]
+    pub yes: bool,
     /// Only this method, in all workloads or those that are named; may be repeated. Name its baseline, too,
     /// to have a ratio.
     #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(list::method_names()))]

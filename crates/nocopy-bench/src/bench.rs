@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use nocopy_report::card::Card;
 use nocopy_report::figure::Figure;
 use nocopy_report::progress::Progress;
 use nocopy_report::receive_analysis::ReceiveAnalysis;
@@ -40,6 +41,9 @@ pub(crate) struct Bench<'a> {
     header: RunHeader,
     pub rows: Vec<Row>,
     receive_analysis: Option<ReceiveAnalysis>,
+    card: Option<Card>,
+    /// Why parts were left out.
+    pub skips: Vec<String>,
     /// A file that also receives the rows.
     lines: Option<ResultLines>,
     pub progress: Progress,
@@ -60,6 +64,8 @@ impl<'a> Bench<'a> {
             header,
             rows: Vec::new(),
             receive_analysis: None,
+            card: None,
+            skips: Vec::new(),
             lines,
             progress: Progress::default(),
         })
@@ -83,15 +89,22 @@ impl<'a> Bench<'a> {
                 Completeness::Interrupted
             }
         };
+        notes.extend(self.skips);
         let written = self.lines.map_or(Ok(()), |lines| lines.write_end(ended, &notes));
-        let report =
-            Report { receive_analysis: self.receive_analysis, ..self.header.into_report(notes, self.rows) };
+        let report = self.header.into_report(notes, self.rows);
+        let report = Report { receive_analysis: self.receive_analysis, card: self.card, ..report };
         (report, written.map_err(Failure::from))
     }
 
     pub(crate) fn add_receive_analysis(&mut self, analysis: ReceiveAnalysis) -> Result<(), Failure> {
         self.lines.as_mut().map_or(Ok(()), |lines| lines.write_receive_analysis(&analysis))?;
         self.receive_analysis = Some(analysis);
+        Ok(())
+    }
+
+    pub(crate) fn add_card(&mut self, card: Card) -> Result<(), Failure> {
+        self.lines.as_mut().map_or(Ok(()), |lines| lines.write_card(&card))?;
+        self.card = Some(card);
         Ok(())
     }
 
@@ -227,6 +240,9 @@ impl<'a> Bench<'a> {
     fn take_sample(&self, trial: &Trial<'_>, window: Duration) -> Result<Sample, Failure> {
         let mut interruptions = 0;
         loop {
+            if let Some(cable) = &self.plan.cable {
+                cable.lab.wait_for_carrier()?; // some drivers reset the link when a program comes or goes
+            }
             let (start, stolen) = (Instant::now(), cpu::stolen_time());
             let mut sample = (trial.run)(window);
             if let (Ok(sample), Ok(before), Ok(after)) = (&mut sample, stolen, cpu::stolen_time()) {

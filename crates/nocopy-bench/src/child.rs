@@ -21,6 +21,8 @@ pub enum ChildKind {
     ReadNfs,
     /// A server of NFS to compare with.
     ServeNfs,
+    /// Holds the ports of `--pair`, and puts them back.
+    GuardPair,
 }
 
 impl ChildKind {

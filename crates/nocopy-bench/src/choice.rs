@@ -8,6 +8,7 @@ use nocopy_report::{headline_table, machine, wall_clock};
 use rustix::thread::CapabilitySet;
 
 use crate::bench::Bench;
+use crate::pair::CabledPair;
 use crate::plan::{BenchPlan, io_uring_refusal, uses_io_uring};
 use crate::workload::Workload;
 use crate::workload::list::{self, has_method};
@@ -56,7 +57,8 @@ impl<'a> WorkloadSelection<'a> {
         Self { arguments, workloads, kind }
     }
 
-    pub(crate) fn plan(&self) -> BenchPlan {
+    /// The plan; with the ports of `--pair`, if they were taken.
+    pub(crate) fn plan(&self, cable: Option<CabledPair>) -> BenchPlan {
         let BenchArguments { quick, rounds, window, interface, peer, methods, .. } = self.arguments;
         let usual = match (self.kind, quick) {
             (SelectionKind::Headline, _) => headline::ROUNDS,
@@ -70,6 +72,7 @@ impl<'a> WorkloadSelection<'a> {
             window: *window,
             quick: *quick,
             interfaces: interface.clone().zip(peer.clone()),
+            cable,
             without_io_uring: io_uring_refusal(),
         }
     }
@@ -106,7 +109,8 @@ impl<'a> WorkloadSelection<'a> {
 
     /// The command that measures the same again, without output files.
     fn repeat_command(&self) -> String {
-        let BenchArguments { all, founding, quick, rounds, interface, peer, methods, .. } = self.arguments;
+        let BenchArguments { all, founding, quick, rounds, interface, peer, pair, methods, .. } =
+            self.arguments;
         let mut words = vec!["nocopy bench".to_owned()];
         words.extend(self.arguments.workloads.iter().map(|workload| workload.name.to_owned()));
         words.extend(all.then(|| "--all".into()));
@@ -115,6 +119,8 @@ impl<'a> WorkloadSelection<'a> {
         words.extend(rounds.map(|rounds| format!("--rounds {rounds}")));
         words.extend(interface.as_ref().map(|interface| format!("--interface {interface}")));
         words.extend(peer.as_ref().map(|peer| format!("--peer {peer}")));
+        // Not the names: with a hardware address in them they would tell whose machine it was.
+        words.extend((!pair.is_empty()).then(|| "--pair A B".into()));
         words.extend(methods.iter().map(|method| format!("--method {method}")));
         words.join(" ")
     }
@@ -140,7 +146,7 @@ impl<'a> WorkloadSelection<'a> {
         let mut notes: Vec<_> =
             self.workloads.iter().flat_map(|workload| self.skip_notes(workload, plan)).collect();
         notes.extend(self.io_uring_skip_note(plan));
-        if !plan.is_between_interfaces() {
+        if !plan.is_between_interfaces() && plan.cable.is_none() {
             notes.push(headline_table::OF_VETH.into());
         }
         notes
@@ -196,7 +202,7 @@ mod tests {
     ) -> T {
         let line = TestCommandLine::parse_from(["bench"].into_iter().chain(words.split_whitespace()));
         let choice = WorkloadSelection::new(&line.arguments);
-        check(&choice, &choice.plan())
+        check(&choice, &choice.plan(None))
     }
 
     fn selected_names(choice: &WorkloadSelection<'_>) -> Vec<&'static str> {

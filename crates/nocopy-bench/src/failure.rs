@@ -41,6 +41,22 @@ pub enum Failure {
         "{workload}: cannot run between two interfaces of one network namespace; the kernel delivers there by loopback; leave out --interface and --peer"
     )]
     Loopback { workload: String },
+    #[error(
+        "{interface}: not taken for --pair; {because}; free it, or name two other ports that are cabled to each other"
+    )]
+    PairRefused { interface: String, because: &'static str },
+    #[error(
+        "{interface}, {peer}: not the two ends of one cable; no frame that {interface} sent arrived at {peer}; check the cable"
+    )]
+    NotCabled { interface: String, peer: String },
+    #[error(
+        "{interface}, {peer}: not taken for --pair; this was not confirmed; answer 'y' at the terminal, or give --yes"
+    )]
+    PairUnconfirmed { interface: String, peer: String },
+    #[error(
+        "--pair: the process that takes the ports and puts them back failed; it printed the reason above; compare 'ip address' and 'ip route' with what they should be"
+    )]
+    PairNotTaken,
     #[error("bench: interrupted; a signal arrived; start it again for the results that are missing")]
     Interrupted,
     #[error("task: cannot be read; {0}; only 'nocopy bench' itself runs this command")]

@@ -1,4 +1,5 @@
-//! `nocopy bench`: methods against each other, in interleaved and paired rounds.
+//! Part of the `nocopy` command, without a promised API: `nocopy bench`, which measures methods against each
+//! other, in interleaved and paired rounds.
 //!
 //! ```text
 //!   choice, plan ─▶ stage (a lab, or two interfaces) ─▶ series of trials ─▶ rounds ─▶ rows ─▶ JSON Lines, table
@@ -14,6 +15,7 @@ mod arguments;
 mod asynchronous;
 mod baseline;
 mod bench;
+mod card;
 mod child;
 mod choice;
 mod conversation;
@@ -29,9 +31,11 @@ mod headline;
 mod lines;
 mod message;
 mod nfs_content;
+mod pair;
 mod plan;
 mod ramp;
 mod series;
+mod ssh;
 mod stage;
 mod stream;
 pub mod sweep;
@@ -54,6 +58,7 @@ use bench::Bench;
 pub use child::ChildKind;
 use choice::{SelectionKind, WorkloadSelection};
 pub use failure::Failure;
+use pair::CabledPair;
 
 /// The shortest time that is measured.
 pub const WINDOW_MIN: Duration = Duration::from_millis(50);
@@ -72,7 +77,11 @@ pub fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let json = arguments.json.as_deref().map(open).transpose()?;
     let html = arguments.html.as_deref().map(open).transpose()?;
     let choice = WorkloadSelection::new(arguments);
-    let plan = choice.plan();
+    let cable = match &arguments.pair[..] {
+        [interface, peer] => Some(CabledPair::take([interface, peer], arguments.yes)?),
+        _ => None,
+    };
+    let mut plan = choice.plan(cable);
     // Only now, because writing to the directory of the files may need another capability.
     capability::drop_all_but(choice.required_capabilities())?;
     choice.check_measurable(&plan)?;
@@ -82,8 +91,10 @@ pub fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let interrupt = Interrupt::catch()?;
     let mut bench = Bench::begin(&plan, choice.result_header(&plan), json, &interrupt)?;
     let measured = choice.measure(&mut bench);
+    let notes = choice.notes(&plan);
+    let (report, written) = bench.end(&measured, notes);
+    let measured = measured.and(plan.cable.take().map_or(Ok(()), CabledPair::put_back));
     capability::drop_all_but(capability::NONE)?;
-    let (report, written) = bench.end(&measured, choice.notes(&plan));
     if !report.results.is_empty() || report.receive_analysis.is_some() {
         if let Some(html) = html {
             html.write(&page::bench_page(&report))?;
@@ -115,6 +126,7 @@ pub fn run_child(kind: ChildKind, task: &str) -> Result<Outcome, Failure> {
         ChildKind::Sendto => datagram_program::child_main(parse_task(task)?),
         ChildKind::ReadNfs => nfs_client::child_main(&parse_task(task)?),
         ChildKind::ServeNfs => nfs_server::child_main(parse_task(task)?),
+        ChildKind::GuardPair => pair::guard_main(&parse_task(task)?),
     }
 }
 

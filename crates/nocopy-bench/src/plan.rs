@@ -7,6 +7,7 @@ use nocopy::udp::{Method, Socket};
 use nocopy_lab::{Builder, Lab};
 
 use crate::Failure;
+use crate::pair::CabledPair;
 use crate::stage::{LONG_MTU_BYTES, SitePair};
 
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct BenchPlan {
     pub quick: bool,
     /// Two connected interfaces; `None`: a private lab.
     pub interfaces: Option<(String, String)>,
+    /// Two ports that were taken for the bench.
+    pub cable: Option<CabledPair>,
     /// Why methods of io_uring cannot be measured here, if they cannot: old kernels have none, and sandboxes
     /// refuse it.
     pub without_io_uring: Option<String>,
@@ -48,6 +51,14 @@ impl BenchPlan {
     pub(crate) fn make_site_pair(&self, lab: Builder) -> Result<SitePair, Failure> {
         match &self.interfaces {
             Some((interface, peer)) => SitePair::between_interfaces(interface, peer),
+            None => self.make_private_site_pair(lab),
+        }
+    }
+
+    /// A stage whose namespaces nothing else uses.
+    pub(crate) fn make_private_site_pair(&self, lab: Builder) -> Result<SitePair, Failure> {
+        match &self.cable {
+            Some(cable) => SitePair::over_cable(&cable.lab),
             None => SitePair::in_private_lab(lab),
         }
     }
@@ -59,9 +70,11 @@ impl BenchPlan {
     }
 
     pub(crate) fn network_name(&self) -> String {
-        match &self.interfaces {
-            Some((interface, peer)) => format!("{interface} to {peer}"),
-            None => "private veth pair".into(),
+        match (&self.interfaces, &self.cable) {
+            (Some((interface, peer)), _) => format!("{interface} to {peer}"),
+            // Names of interfaces may contain hardware addresses.
+            (None, Some(_)) => "two ports and a cable".into(),
+            (None, None) => "private veth pair".into(),
         }
     }
 }

@@ -81,10 +81,8 @@ pub(crate) struct SitePair {
 impl SitePair {
     pub(crate) fn in_private_lab(lab: Builder) -> Result<Self, Failure> {
         let lab = lab.build()?;
-        let [first, second] = two_processors()?;
-        let sender = lab_site(lab.left(), [first, second])?;
-        let receiver = lab_site(lab.right(), [second, first])?;
-        Ok(Self { lab: Some(lab), sender, receiver })
+        let sites = Self::over_cable(&lab)?;
+        Ok(Self { lab: Some(lab), ..sites })
     }
 
     /// As [`in_private_lab`](Self::in_private_lab), with single TCP segments on the wire: the kernel cuts
@@ -117,6 +115,14 @@ impl SitePair {
             ))?;
         }
         Ok(self)
+    }
+
+    /// Two ports in namespaces of their own, which are cabled to each other.
+    pub(crate) fn over_cable(lab: &Lab) -> Result<Self, Failure> {
+        let [first, second] = two_processors()?;
+        let sender = lab_site(lab.left(), [first, second])?;
+        let receiver = lab_site(lab.right(), [second, first])?;
+        Ok(Self { lab: None, sender, receiver })
     }
 
     /// The loopback interface of a private namespace: both sides are on it.
@@ -158,8 +164,13 @@ impl SitePair {
         self.sender.mtu_bytes.min(self.receiver.mtu_bytes)
     }
 
+    /// Whether the bench made the interfaces.
     pub(crate) fn is_private(&self) -> bool {
         self.lab.is_some()
+    }
+
+    pub(crate) fn link_name(&self) -> &'static str {
+        if self.is_private() { "veth" } else { "cable" }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The `nocopy` command: parse, then act.
+//! The `nocopy` command, a program without an API: parse, then act.
 //!
 //! Exit codes: 0 done, 1 a negative result (for example, packets were lost), 2 an error.
 

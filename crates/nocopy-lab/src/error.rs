@@ -50,7 +50,7 @@ pub enum Error {
     },
     /// A library that is preloaded is nowhere.
     #[error(
-        "{file}: not found; it is not at {}; build it with 'cargo build --release', install it there, or name it with --library",
+        "{file}: not found; it is not at {}, and 'cargo install' installs no libraries; install the release's package nocopy (.deb), copy the file from lib/nocopy of the release's archive (.tar.gz) to one of these places, or name it with --library; in a clone 'cargo build --release' builds it",
         join_paths(places)
     )]
     NoLibrary {

@@ -14,7 +14,7 @@ pub(crate) const LEFT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub(crate) const RIGHT_IPV4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 /// The name of the interface at either end.
-const NAMES: [&str; 2] = ["nc0", "nc1"];
+pub(crate) const NAMES: [&str; 2] = ["nc0", "nc1"];
 
 /// The name of a bond at an end; there is one per namespace.
 const BOND: &str = "ncb";
@@ -74,18 +74,39 @@ impl Lab {
     /// not wired.
     pub fn of_interfaces(left: &str, right: &str) -> Result<Self, Error> {
         require_capabilities()?;
-        let (left, right) = (Interface::find(left)?, Interface::find(right)?);
-        let ends = (new_quiet_namespace()?, new_quiet_namespace()?);
-        link::move_and_rename(&left, &ends.0, NAMES[0])?;
-        link::move_and_rename(&right, &ends.1, NAMES[1])?;
-        let lab = Lab {
-            left: End::configure(ends.0, NAMES[0], left.mac, LEFT_IPV4, (RIGHT_IPV4, right.mac))?,
-            right: End::configure(ends.1, NAMES[1], right.mac, RIGHT_IPV4, (LEFT_IPV4, left.mac))?,
-        };
+        Self::of_interfaces_in([new_quiet_namespace()?, new_quiet_namespace()?], left, right)
+    }
+
+    pub(crate) fn of_interfaces_in(
+        namespaces: [Namespace; 2],
+        left: &str,
+        right: &str,
+    ) -> Result<Self, Error> {
+        let all = [Interface::find(left)?, Interface::find(right)?];
+        for ((interface, namespace), name) in all.iter().zip(&namespaces).zip(NAMES) {
+            link::move_and_rename(interface, namespace, name)?;
+        }
+        let lab = Self::in_namespaces(namespaces)?;
+        for End { namespace, interface, index, ipv4, .. } in [&lab.left, &lab.right] {
+            address::add_address(namespace, interface, *index, *ipv4, PREFIX_BITS)?;
+        }
         lab.left.bring_interface_up()?;
         lab.right.bring_interface_up()?;
         lab.wait_for_carrier()?;
         Ok(lab)
+    }
+
+    /// The lab that another process made of interfaces in these namespaces.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`], with `ENODEV` when they are not there.
+    pub fn in_namespaces([left, right]: [Namespace; 2]) -> Result<Self, Error> {
+        let macs =
+            [left.run(|| Interface::find(NAMES[0]))?.mac, right.run(|| Interface::find(NAMES[1]))?.mac];
+        Ok(Self {
+            left: End::find(left, NAMES[0], macs[0], LEFT_IPV4, (RIGHT_IPV4, macs[1]))?,
+            right: End::find(right, NAMES[1], macs[1], RIGHT_IPV4, (LEFT_IPV4, macs[0]))?,
+        })
     }
 
     /// The end `nc0`, 10.77.0.1.
@@ -179,8 +200,20 @@ impl End {
         ipv4: Ipv4Addr,
         neighbour: (Ipv4Addr, [u8; 6]),
     ) -> Result<Self, Error> {
+        let end = Self::find(namespace, interface, mac, ipv4, neighbour)?;
+        address::add_address(&end.namespace, interface, end.index, ipv4, PREFIX_BITS)?;
+        Ok(end)
+    }
+
+    /// An end that has its address already.
+    fn find(
+        namespace: Namespace,
+        interface: &'static str,
+        mac: [u8; 6],
+        ipv4: Ipv4Addr,
+        neighbour: (Ipv4Addr, [u8; 6]),
+    ) -> Result<Self, Error> {
         let index = namespace.run(|| Interface::find(interface))?.index;
-        address::add_address(&namespace, interface, index, ipv4, PREFIX_BITS)?;
         Ok(Self { namespace, interface, index, mac, ipv4, neighbour })
     }
 

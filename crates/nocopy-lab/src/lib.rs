@@ -1,4 +1,5 @@
-//! Private network laboratories for tests, benchmarks and demonstrations.
+//! Part of the `nocopy` command, without a promised API: private network laboratories for tests, benchmarks and
+//! demonstrations.
 //!
 //! A [`Lab`] is two *unnamed* network namespaces joined by a veth pair:
 //!
@@ -23,6 +24,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod borrowed;
 mod chain;
 mod error;
 mod lab;
@@ -39,6 +41,7 @@ mod skip;
 pub mod suspended;
 pub mod witness;
 
+pub use borrowed::{BorrowedPair, Obstacle, SavedInterface};
 pub use chain::ThreeNodeLab;
 pub use error::Error;
 pub use lab::{Builder, End, Lab, PREFIX_BITS};

@@ -59,8 +59,15 @@ impl Namespace {
     /// # Errors
     /// [`Error::Namespace`] when /proc is not mounted.
     pub fn current() -> Result<Self, Error> {
-        let file =
-            File::open(OWN_NAMESPACE).map_err(|source| Error::Namespace { operation: "open", source })?;
+        Self::open(Path::new(OWN_NAMESPACE))
+    }
+
+    /// The namespace of a file, such as another process's `/proc/PID/fd/N`.
+    ///
+    /// # Errors
+    /// [`Error::Namespace`].
+    pub fn open(file: &Path) -> Result<Self, Error> {
+        let file = File::open(file).map_err(|source| Error::Namespace { operation: "open", source })?;
         Ok(Self { descriptor: Arc::new(file.into()) })
     }
 

@@ -1,4 +1,5 @@
-//! NFS version 3 over TCP (RFC 1813, 5531, 4506): wire formats, a server, and a client.
+//! Part of the `nocopy` command, without a promised API: NFS version 3 over TCP (RFC 1813, 5531, 4506): wire
+//! formats, a server, and a client.
 //!
 //! ```text
 //!   a client's bytes ─▶ wire::record ─▶ wire::rpc, nfs3, mount: a call

@@ -1,4 +1,5 @@
-//! `nocopy profile`: where the time and the copies of network calls go.
+//! Part of the `nocopy` command, without a promised API: `nocopy profile`, which finds where the time and the
+//! copies of network calls go.
 //!
 //! The *instrument* (`instrument`, `bpf/profile.bpf.c`) opens and closes a window, and returns the *measured*
 //! sums and stacks with their counts. All results are computed from these, without further queries of the

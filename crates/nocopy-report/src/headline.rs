@@ -155,11 +155,14 @@ pub const JOBS: [HeadlineJob; 14] = [
 ];
 
 impl HeadlineJob {
-    /// Which of the job's comparisons a row is.
+    /// Whether a row is one of the job's series, which has another title between ports of a card.
+    fn has_series_of(&self, row: &Row) -> bool {
+        row.series == self.series && (self.sink.is_none() || row.sink.as_deref() == self.sink)
+    }
+
+    /// Which of the job's comparisons a row of its series is.
     fn comparison_index(&self, row: &Row) -> Option<usize> {
-        let is_own = row.series == self.series
-            && (self.sink.is_none() || row.sink.as_deref() == self.sink)
-            && row.method == self.own.method
+        let is_own = row.method == self.own.method
             && row.variant.as_deref() == self.own.variant
             // Beside its rate: `tcp-send` has both.
             && row.figure != Figure::SenderCpuPerMegabyte;
@@ -180,7 +183,7 @@ impl HeadlineJob {
         self.baselines.iter().any(is_other) || (method, variant) == (self.own.method, self.own.variant)
     }
 
-    /// The names of a row in the headline, if it is one of the job's comparisons.
+    /// The names of a row of the job's series in the headline, if it is one of the job's comparisons.
     pub fn headline_names(&self, row: &Row) -> Option<HeadlineNames> {
         let other = &self.baselines[self.comparison_index(row)?];
         let [what, nocopy, other] = [self.what, self.own.name, other.name].map(str::to_owned);
@@ -204,10 +207,15 @@ fn headline_line<'a>(
     part: Section<'a>,
     row: &'a Row,
 ) -> Option<((usize, usize), HeadlineLine<'a>)> {
-    let position = (0..).zip(&JOBS).find_map(|(position, job)| Some((position, job.comparison_index(row)?)));
-    let names = row.headline.clone().or_else(|| JOBS[position?.0].headline_names(row))?;
+    let of_series = JOBS
+        .iter()
+        .find_map(|job| Some((job, job.comparison_index(row)?)).filter(|_| job.has_series_of(row)));
+    let names = row.headline.clone().or_else(|| of_series?.0.headline_names(row))?;
+    // Between ports of a card its series has another title.
+    let position = JOBS.iter().position(|job| job.what == names.what).unwrap_or(JOBS.len());
+    let position = (position, of_series.map_or(0, |(_, comparison)| comparison));
     let other = part.rows.iter().find(|other| is_baseline(other, row));
-    Some((position.unwrap_or((JOBS.len(), 0)), HeadlineLine { names, row, other, section }))
+    Some((position, HeadlineLine { names, row, other, section }))
 }
 
 fn is_baseline(row: &Row, compared: &Row) -> bool {

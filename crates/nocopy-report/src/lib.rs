@@ -1,5 +1,5 @@
-//! Shared by all parts of the command: how results are printed, drawn and written, and how a command starts
-//! and ends.
+//! Part of the `nocopy` command, without a promised API: how results are printed, drawn and written, and how a
+//! command starts and ends.
 //!
 //! ```text
 //!   result, figure, statistics ─▶ result_table, headline_table ─▶ terminal, markdown
@@ -13,6 +13,7 @@
 pub mod address;
 pub mod boot_clock;
 pub mod capability;
+pub mod card;
 pub mod chart;
 pub mod check;
 pub mod comparison;

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::card::Card;
 use super::figure::Figure;
 use super::receive_analysis::ReceiveAnalysis;
 
@@ -32,6 +33,9 @@ pub struct Report {
     /// Only for `nocopy bench --founding`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive_analysis: Option<ReceiveAnalysis>,
+    /// Only for `nocopy bench --pair`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<Card>,
 }
 
 impl Report {

@@ -4,6 +4,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
+use crate::card::Card;
 use crate::receive_analysis::ReceiveAnalysis;
 use crate::result::{Machine, Report, Row, SCHEMA};
 use crate::result_file::{LineFile, ResultFile};
@@ -19,6 +20,7 @@ enum ResultLine {
     Header(Box<RunHeader>),
     Row(Box<Row>),
     ReceiveAnalysis(Box<ReceiveAnalysis>),
+    Card(Box<Card>),
     End(RunEnd),
     /// A line of a later version.
     #[serde(other)]
@@ -45,7 +47,7 @@ impl RunHeader {
 
     pub fn into_report(self, notes: Vec<String>, results: Vec<Row>) -> Report {
         let Self { schema, command, measured_at, machine, .. } = self;
-        Report { schema, command, measured_at, machine, notes, results, receive_analysis: None }
+        Report { schema, command, measured_at, machine, notes, results, receive_analysis: None, card: None }
     }
 }
 
@@ -94,6 +96,10 @@ impl ResultLines {
         self.write_line(&ResultLine::ReceiveAnalysis(Box::new(analysis.clone())))
     }
 
+    pub fn write_card(&mut self, card: &Card) -> Result<(), Failure> {
+        self.write_line(&ResultLine::Card(Box::new(card.clone())))
+    }
+
     pub fn write_end(mut self, ended: Completeness, notes: &[String]) -> Result<(), Failure> {
         self.write_line(&ResultLine::End(RunEnd { ended, notes: notes.into() }))
     }
@@ -108,7 +114,8 @@ impl ResultLines {
 /// # Errors
 /// The error for a line that is not one of these, with its number.
 pub fn read_report(text: &[u8]) -> Result<Report, serde_json::Error> {
-    let (mut header, mut results, mut receive_analysis, mut end) = (None, Vec::new(), None, None);
+    let (mut header, mut results, mut end) = (None, Vec::new(), None);
+    let (mut receive_analysis, mut card) = (None, None);
     for (line, number) in text.split_inclusive(|&byte| byte == b'\n').zip(1..) {
         let is_cut = number > 1 && !line.ends_with(b"\n");
         let wrong = |why: &dyn std::fmt::Display| serde_json::Error::custom(format!("line {number}: {why}"));
@@ -119,6 +126,7 @@ pub fn read_report(text: &[u8]) -> Result<Report, serde_json::Error> {
             Ok(ResultLine::Header(first)) => header = Some(*first),
             Ok(ResultLine::Row(row)) => results.push(*row),
             Ok(ResultLine::ReceiveAnalysis(analysis)) => receive_analysis = Some(*analysis),
+            Ok(ResultLine::Card(line)) => card = Some(*line),
             Ok(ResultLine::End(last)) => end = Some(last),
             Ok(ResultLine::Unknown) => {}
             Err(_) if is_cut => break,
@@ -127,7 +135,7 @@ pub fn read_report(text: &[u8]) -> Result<Report, serde_json::Error> {
     }
     let header: RunHeader = header.ok_or_else(|| serde_json::Error::custom("no header in the first line"))?;
     let notes = end.map_or_else(|| vec![KILLED.into()], |end: RunEnd| end.notes);
-    Ok(Report { receive_analysis, ..header.into_report(notes, results) })
+    Ok(Report { receive_analysis, card, ..header.into_report(notes, results) })
 }
 
 #[cfg(test)]

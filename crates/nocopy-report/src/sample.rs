@@ -3,12 +3,6 @@
 use super::figure::Figure;
 use super::headline::{ComparedMethod, HeadlineJob, JOBS};
 use super::result::{CopyEvidence, Machine, Report, Row, SCHEMA};
-use super::result_lines;
-
-/// The measured headline of README.md.
-pub(crate) fn measured_headline() -> Report {
-    result_lines::read_report(include_bytes!("../../../docs/headline.jsonl")).expect("results of a bench")
-}
 
 /// A run with the rows of every job of the headline.
 pub(crate) fn full_run() -> Report {
@@ -29,11 +23,6 @@ pub(crate) fn full_run() -> Report {
     report_with_rows(rows.collect())
 }
 
-/// The measured run of docs/founding.md.
-pub(crate) fn founding_run() -> Report {
-    result_lines::read_report(include_bytes!("../../../docs/founding.jsonl")).expect("results of a bench")
-}
-
 pub(crate) fn report_with_rows(results: Vec<Row>) -> Report {
     Report {
         schema: SCHEMA.into(),
@@ -51,6 +40,7 @@ pub(crate) fn report_with_rows(results: Vec<Row>) -> Report {
         notes: vec!["Not measured.".into()],
         results,
         receive_analysis: None,
+        card: None,
     }
 }
 

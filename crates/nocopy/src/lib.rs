@@ -1,11 +1,9 @@
 //! Zero-copy network I/O for stock Linux: one API of owned buffers over everything the kernel offers, and for
 //! every byte evidence whether it was copied, and why.
 //!
-//! The library is not on crates.io. Depend on a clone of its repository, or on the repository's address:
-//!
 //! ```text
-//! cargo add --path ../nocopy/crates/nocopy
-//! cargo add nocopy --git ADDRESS
+//! cargo add nocopy
+//! cargo add --path ../nocopy/crates/nocopy    # from a clone of the repository
 //! ```
 //!
 //! # One shape for every kind of I/O

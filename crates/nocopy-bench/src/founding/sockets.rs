@@ -38,7 +38,7 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let pair = tcp::TcpTestbed::over_veth(LONG_MTU_BYTES)?;
     let methods = ["plain", "zerocopy", "auto"].map(|method| (method, None));
     run_series_as(NAME, bench, vec![keep_trials(tcp::send::owned_buffer_series(&pair), &methods)], 12)?;
-    let checked = udp_send::checked_testbed(LONG_MTU_BYTES)?;
+    let checked = udp_send::checked_testbed(udp_send::private_site_pair(LONG_MTU_BYTES)?)?;
     let methods = ["socket", "zerocopy", "zerocopy-gso", "auto"].map(|method| (method, None));
     let datagrams = udp_send::burst_series(&checked, DatagramSpec::in_bursts(DATAGRAM_BYTES));
     run_series_as(NAME, bench, vec![keep_trials(datagrams, &methods)], 12)?;

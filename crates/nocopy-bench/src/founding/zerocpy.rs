@@ -51,7 +51,7 @@ pub(crate) const ZEROCPY: Workload = Workload {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     for (bytes, mtu_bytes) in DATAGRAMS {
-        let testbed = udp_send::delivered_testbed(mtu_bytes)?;
+        let testbed = udp_send::delivered_testbed(udp_send::private_site_pair(mtu_bytes)?)?;
         let series = build_series(&testbed, bytes);
         let window = bench.plan.window.unwrap_or(bench.plan.halve_if_quick(RUN));
         let time = RUN_MAX * RUNS * series.trials.len() as u32;

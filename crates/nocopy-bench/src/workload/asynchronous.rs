@@ -1,7 +1,7 @@
 //! Programs of tokio over this library's asynchronous halves, against the same over `tokio::net`.
 
 use super::tcp::TcpTestbed;
-use super::udp_send::{self, ReceiverKind, SinkTestbed, pair_testbed};
+use super::udp_send::{self, ReceiverKind, SinkTestbed, pair_testbed, private_site_pair};
 use super::{LOOPBACK, Workload};
 use crate::Failure;
 use crate::asynchronous::AsyncLibrary;
@@ -39,7 +39,8 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let by = [Figure::BytesPerSecond, Figure::SenderCpuPerMegabyte];
     bench.run_series_for_figures(vec![sent_stream_series(&testbed)], &by, 14)?;
     let by = [Figure::PacketsPerSecond, Figure::ReceiverCpuPerPacket];
-    bench.run_series_for_figures(vec![datagram_series(&pair_testbed(USUAL_MTU_BYTES)?)], &by, 10)
+    let testbed = pair_testbed(private_site_pair(USUAL_MTU_BYTES)?)?;
+    bench.run_series_for_figures(vec![datagram_series(&testbed)], &by, 10)
 }
 
 fn received_stream_series(testbed: &TcpTestbed) -> Series<'_> {

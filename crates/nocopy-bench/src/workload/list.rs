@@ -50,16 +50,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_documentation_has_every_workload_and_method() {
-        let page = include_str!("../../../../docs/bench.md");
-        for workload in ALL {
-            let names = workload.methods.iter().map(|(name, _)| *name).chain([workload.name]);
-            let missing: Vec<_> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
-            assert!(missing.is_empty(), "docs/bench.md lacks {missing:?} of {}", workload.name);
-        }
-    }
-
-    #[test]
     fn workload_and_method_names_are_unique() {
         let names: HashSet<_> = ALL.iter().map(|workload| workload.name).collect();
         assert_eq!(names.len(), ALL.len());

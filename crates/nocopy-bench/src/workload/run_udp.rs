@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nocopy::Cause;
 
-use super::udp_send::{SinkTestbed, delivered_testbed, pair_testbed};
+use super::udp_send::{SinkTestbed, delivered_testbed, pair_testbed, private_site_pair};
 use super::{LOOPBACK, Workload, has_loaded_library};
 use crate::Failure;
 use crate::baseline::datagram_program::{RunningSenderProgram, SenderProgram};
@@ -69,7 +69,10 @@ fn skip_notes(_plan: &BenchPlan) -> Vec<String> {
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     let Ok(library) = &PreloadLibrary::Sockets.ld_preload_path() else { return Ok(()) }; // a note says so
-    let testbeds = [delivered_testbed(USUAL_MTU_BYTES)?, pair_testbed(USUAL_MTU_BYTES)?];
+    let testbeds = [
+        delivered_testbed(private_site_pair(USUAL_MTU_BYTES)?)?,
+        pair_testbed(private_site_pair(USUAL_MTU_BYTES)?)?,
+    ];
     let programs = SenderProgram::ALL.into_iter().filter(|program| program.is_installed());
     let mut all = Vec::new();
     for program in programs {

@@ -65,7 +65,13 @@ pub(super) mod tests {
     }
 
     pub(in crate::doctor) fn interface_with_gates(gates: Vec<Gate>) -> ProbedInterface {
-        let probe = Interface { driver: Some("igb".into()), receive_queues: 4, gates };
+        let probe = Interface {
+            firmware: None,
+            speed_mbit: None,
+            driver: Some("igb".into()),
+            receive_queues: 4,
+            gates,
+        };
         ProbedInterface { name: "eth0".into(), probe }
     }
 

@@ -60,6 +60,10 @@ fn invalid_arguments_are_refused() {
         &["bench", "--all", "capture"],
         &["bench", "--founding", "capture"],
         &["bench", "--founding", "--interface", "a", "--peer", "b"],
+        &["bench", "--pair", "a"],
+        &["bench", "--pair", "a", "b", "--all"],
+        &["bench", "--pair", "a", "b", "--interface", "a", "--peer", "b"],
+        &["bench", "--yes"],
         &["bench", "--explain", "--json", "never.json"],
     ] {
         assert_eq!(run_nocopy(arguments).status.code(), Some(2), "{arguments:?}");

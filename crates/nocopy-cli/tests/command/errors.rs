@@ -495,6 +495,10 @@ const OF_SCRIPTS: &[(&str, &str)] = &[
         "udp-send: cannot run between two interfaces of one network namespace; the kernel delivers there by loopback; leave out --interface and --peer",
     ),
     (
+        "ip link add left type veth peer name right; ip link set left up; ip link set right up; mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; $nocopy bench --yes --pair left right",
+        "--pair: the process that takes the ports and puts them back failed; it printed the reason above; compare 'ip address' and 'ip route' with what they should be",
+    ),
+    (
         "echo '{\"schema\": \"other/9\"}' > $directory/file; $nocopy report $directory/file",
         "…: cannot be shown; its results are of the kind 'other/9', which this version does not know; give results of 'nocopy bench' or 'nocopy profile sweep', or use the version of nocopy that wrote them",
     ),
@@ -524,7 +528,7 @@ const OF_SCRIPTS: &[(&str, &str)] = &[
     ),
     (
         "cp $nocopy $directory; $directory/nocopy run -- true",
-        "libnocopy_pcap.so: not found; it is not at …; build it with 'cargo build --release', install it there, or name it with --library",
+        "libnocopy_pcap.so: not found; it is not at …, and 'cargo install' installs no libraries; install the release's package nocopy (.deb), copy the file from lib/nocopy of the release's archive (.tar.gz) to one of these places, or name it with --library; in a clone 'cargo build --release' builds it",
     ),
     (
         "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; $nocopy bench packet-send",

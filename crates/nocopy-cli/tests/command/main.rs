@@ -4,6 +4,7 @@
 mod addresses;
 mod bench;
 mod capability;
+mod documents;
 mod errors;
 mod file_lengths;
 mod foreign_options;
@@ -17,12 +18,14 @@ mod nfs_resume;
 mod nfs_tree;
 mod nfs_untrusted;
 mod output_files;
+mod pair;
 mod ping;
 mod process_state;
 mod profile;
 mod profile_sweep;
 mod record;
 mod record_stream;
+#[path = "../../../nocopy-transfer/src/send/replay/tests/recording.rs"]
 mod recording;
 mod replay;
 mod report;

@@ -132,6 +132,28 @@ impl Namespace {
     }
 }
 
+/// Whether it is a member of another interface, or others are made on it (a veth end only has the other end).
+/// In the calling thread's namespace.
+pub(crate) fn is_joined_to_others(interface: &Interface) -> Result<bool, Error> {
+    let found = NetlinkSocket::open(NETLINK_ROUTE)
+        .and_then(|connection| request_links(&connection, LinkMessage::default(), NLM_F_DUMP));
+    let found = found.map_err(netlink_error("list the interfaces".into()))?;
+    let (mine, others): (Vec<_>, Vec<_>) =
+        found.iter().partition(|link| link.header.index == interface.index);
+    let has =
+        |link: &LinkMessage, wanted: &dyn Fn(&LinkAttribute) -> bool| link.attributes.iter().any(wanted);
+    let is_veth = |attribute: &LinkAttribute| {
+        let info = if let LinkAttribute::LinkInfo(info) = attribute { &info[..] } else { &[] };
+        info.contains(&LinkInfo::Kind(InfoKind::Veth))
+    };
+    let is_made_on_it = |attribute: &LinkAttribute| match attribute {
+        LinkAttribute::Link(index) | LinkAttribute::Controller(index) => *index == interface.index,
+        _ => false,
+    };
+    Ok(mine.iter().any(|link| has(link, &|attribute| matches!(attribute, LinkAttribute::Controller(_))))
+        || others.iter().any(|link| has(link, &is_made_on_it) && !has(link, &is_veth)))
+}
+
 /// Makes a veth pair with one end in each namespace; neither end is ever visible anywhere else.
 pub(crate) fn create_veth_pair(
     here: &Namespace,

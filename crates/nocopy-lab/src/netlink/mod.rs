@@ -3,6 +3,7 @@
 pub(crate) mod address;
 pub(crate) mod ethtool;
 pub(crate) mod link;
+pub(crate) mod route;
 
 use std::fmt::Debug;
 use std::io;
@@ -79,6 +80,6 @@ fn collect_answers<M: NetlinkDeserializable + Debug>(
     Ok(false)
 }
 
-fn netlink_error(operation: String) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn netlink_error(operation: String) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Netlink { operation, source }
 }

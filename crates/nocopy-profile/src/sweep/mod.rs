@@ -8,9 +8,6 @@
 mod analysis;
 mod cell;
 mod page;
-#[cfg(test)]
-#[path = "../../../nocopy-report/src/page/reading.rs"]
-mod reading;
 mod result;
 mod table;
 mod throughput;

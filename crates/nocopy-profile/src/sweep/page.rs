@@ -133,8 +133,7 @@ pub(super) mod tests {
     use crate::figures::Figures;
     use crate::fixture::bulk_receive_measurement;
     use nocopy_report::machine;
-
-    use super::super::reading::{assert_page_is_valid, cell_texts, chart_count};
+    use nocopy_report::page::reading::{assert_page_is_valid, cell_texts, chart_count};
 
     pub(crate) fn example_sweep() -> SweepResult {
         let range = |median: f64| MedianRange { median, low: median * 0.9, high: median * 1.1 };

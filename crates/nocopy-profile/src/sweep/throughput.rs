@@ -17,6 +17,7 @@ pub fn throughput_report_of(sweep: &SweepResult) -> Report {
         machine: sweep.machine.clone(),
         notes: Vec::new(),
         receive_analysis: None,
+        card: None,
         results: sweep.cells.iter().flat_map(of_cell).collect(),
     }
 }

@@ -218,32 +218,4 @@ mod tests {
                 .is_empty()
         );
     }
-
-    /// The committed run: every figure of every table is there, no line is wider than a terminal, and
-    /// docs/founding.md shows the text.
-    #[test]
-    fn the_committed_run_fills_all_tables() {
-        let report = sample::founding_run();
-        let parts = measured_systems(&report);
-        assert_eq!(parts.len(), SYSTEMS.len());
-        // Where the paper has no figure, or there is no such work: ports complete no checksum of a datagram
-        // of 8 KiB, and 64 and 128 B are no gigabit.
-        let expected_empty = [0, 0, 2 + 3, 2 + 2, 0];
-        for ((system, part), expected_empty) in parts.iter().zip(expected_empty) {
-            assert!(!part.words.is_empty() && !part.table.rows.is_empty(), "{}", system.title);
-            assert!(part.words.iter().all(|words| !words.contains("not measured")), "{:?}", part.words);
-            let cells = part
-                .table
-                .figures
-                .clone()
-                .flat_map(|column| part.table.rows.iter().map(move |row| &row[column]));
-            let empty = cells.filter(|cell| *cell == NOTHING).count();
-            assert_eq!(empty, expected_empty, "{}", part.table.text());
-        }
-        let text = format_systems(&report);
-        // The document must have the output of 'nocopy report docs/founding.jsonl'.
-        assert!(include_str!("../../../../docs/founding.md").contains(text.trim()), "{text}");
-        let widest = text.lines().map(|line| line.chars().count()).max();
-        assert!(widest.is_some_and(|widest| widest <= crate::headline_table::COLUMNS), "{widest:?}\n{text}");
-    }
 }

@@ -118,7 +118,7 @@ pub fn section_anchor(index: usize) -> String {
     format!("s{}", index + 1)
 }
 
-#[cfg(test)]
-mod reading;
+#[cfg(any(test, feature = "page-checks"))]
+pub mod reading;
 #[cfg(test)]
 mod tests;

@@ -1,27 +1,28 @@
-//! Checks pages as a browser reads them, for tests: well-formed, complete, and without external resources.
+//! Checks pages as a browser reads them, for tests, also of other crates: well-formed, complete, and without
+//! external resources.
 
 use std::collections::HashSet;
 
 use roxmltree::{Document, Node};
 
 /// The body of a page. Its head is not XML, and always the same.
-pub(crate) fn page_body(page: &str) -> &str {
+pub fn page_body(page: &str) -> &str {
     let start = page.find("<body>").expect("a body");
     page[start..].trim_end().strip_suffix("</html>").expect("an end")
 }
 
-pub(crate) fn elements_named<'a, 'b>(
+pub fn elements_named<'a, 'b>(
     document: &'a Document<'b>,
     name: &'a str,
 ) -> impl Iterator<Item = Node<'a, 'b>> {
     document.descendants().filter(move |node| node.tag_name().name() == name)
 }
 
-pub(crate) fn text_content(node: Node<'_, '_>) -> String {
+pub fn text_content(node: Node<'_, '_>) -> String {
     node.descendants().filter_map(|node| node.text().filter(|_| node.is_text())).collect()
 }
 
-pub(crate) fn assert_page_is_valid(page: &str) {
+pub fn assert_page_is_valid(page: &str) {
     assert!(page.starts_with("<!DOCTYPE html>"));
     assert!(
         !page.contains("http")
@@ -63,12 +64,12 @@ pub(crate) fn assert_page_is_valid(page: &str) {
     }
 }
 
-pub(crate) fn cell_texts(page: &str) -> HashSet<String> {
+pub fn cell_texts(page: &str) -> HashSet<String> {
     let document = Document::parse(page_body(page)).unwrap();
     let cells = document.descendants().filter(|node| ["td", "th"].contains(&node.tag_name().name()));
     cells.map(text_content).collect()
 }
 
-pub(crate) fn chart_count(page: &str) -> usize {
+pub fn chart_count(page: &str) -> usize {
     page_body(page).matches("role=\"img\"").count()
 }

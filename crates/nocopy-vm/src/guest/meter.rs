@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::witness::read_counter;
 use crate::failure::Failure;
 
-static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/copies.bpf.o");
+static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../bpf/copies.bpf.o");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

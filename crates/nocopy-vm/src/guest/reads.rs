@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::witness::{descriptor_info, info_field, read_counter};
 use crate::failure::Failure;
 
-static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/reads.bpf.o");
+static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../bpf/reads.bpf.o");
 
 const PROGRAM: &str = "call_ends";
 

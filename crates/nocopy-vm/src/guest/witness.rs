@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../../../bpf/witness.bpf.o");
+static PROGRAMS: &[u8] = aya::include_bytes_aligned!("../../bpf/witness.bpf.o");
 
 const FUNCTIONS: [&str; 4] = ["tcp_recvmsg", "tcp_sendmsg", "skb_copy_datagram_iter", "tcp_rcv_established"];
 

@@ -131,7 +131,8 @@ struct EthtoolValue {
 struct EthtoolDriverInfo {
     command: u32,
     driver: [u8; 32],
-    versions: [u8; 64],
+    version: [u8; 32],
+    firmware: [u8; 32],
     bus: [u8; 32],
     rest: [u8; 64],
 }
@@ -223,6 +224,12 @@ fn ethtool_value(name: &str, command: u32) -> Option<u32> {
 pub(crate) fn bus_address(name: &str) -> Option<String> {
     let info = driver_info(&control_socket().ok()?, name)?;
     parse_c_string(&info.bus).filter(|bus| !bus.is_empty())
+}
+
+/// The version of the card's firmware, if the driver reports one.
+pub(crate) fn firmware(name: &str) -> Option<String> {
+    let info = driver_info(&control_socket().ok()?, name)?;
+    parse_c_string(&info.firmware).filter(|version| !matches!(version.as_str(), "" | "N/A"))
 }
 
 pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
@@ -349,13 +356,14 @@ fn driver_info(socket: &OwnedFd, name: &str) -> Option<EthtoolDriverInfo> {
     let mut info = EthtoolDriverInfo {
         command: ETHTOOL_GDRVINFO,
         driver: [0; 32],
-        versions: [0; 64],
+        version: [0; 32],
+        firmware: [0; 32],
         bus: [0; 32],
         rest: [0; 64],
     };
     // SAFETY: `EthtoolDriverInfo` is the structure this command fills.
     unsafe { ethtool_ioctl(socket, name, (&raw mut info).cast()).ok()? };
-    let _ = (info.versions, info.rest);
+    let _ = (info.version, info.rest);
     Some(info)
 }
 

@@ -9,6 +9,7 @@ mod filtered;
 mod one;
 mod queues;
 
+use nocopy::integration::probe;
 use nocopy::integration::xdp::{Attach, Attachment, Program};
 
 use super::{FRAME_BYTES, Workload};
@@ -17,7 +18,7 @@ use crate::bench::Bench;
 use crate::generator::GeneratorLoad;
 use crate::plan::BenchPlan;
 use crate::series::Series;
-use crate::stage::SitePair;
+use crate::stage::{NetworkSite, SitePair};
 use nocopy_lab::Lab;
 use nocopy_report::figure::Figure;
 pub(crate) use queues::build_series as on_two_queues;
@@ -127,15 +128,29 @@ fn series_of_long_frames(stage: &SitePair) -> Vec<Series<'_>> {
     vec![one::build_series(stage, TrafficSource::Sockets, LONG_FRAME_BYTES)]
 }
 
-/// Makes the receiving end accept frames for sockets. On given interfaces by an XDP program that passes
-/// everything, because settings of such devices are not changed.
+/// Makes the receiving end accept frames for sockets. On given veth interfaces by an XDP program that passes
+/// everything, because settings of such devices are not changed; cards accept them anyway.
 fn admit_frames(stage: &SitePair, source: TrafficSource) -> Result<Option<Attachment>, Failure> {
-    if source == TrafficSource::Sockets || (stage.is_private() && WITH_GRO) {
+    let is_admitted = source == TrafficSource::Sockets || (stage.is_private() && WITH_GRO);
+    if is_admitted || !is_veth(&stage.receiver)? {
         return Ok(None);
     }
-    let receiver = &stage.receiver;
+    attach_pass(&stage.receiver).map(Some)
+}
+
+/// Makes the sending end take frames of the generator: cards do so only while they have an XDP program.
+pub(crate) fn prepare_sender(stage: &SitePair) -> Result<Option<Attachment>, Failure> {
+    let is_ready = stage.is_private() || is_veth(&stage.sender)?;
+    (!is_ready).then(|| attach_pass(&stage.sender)).transpose()
+}
+
+fn is_veth(site: &NetworkSite) -> Result<bool, Failure> {
+    Ok(site.run(|| probe::interface(&site.interface))?.driver.as_deref() == Some("veth"))
+}
+
+fn attach_pass(site: &NetworkSite) -> Result<Attachment, Failure> {
     let program = Program::pass()?;
-    Ok(Some(receiver.run(|| program.attach(&receiver.interface, Attach::Native))?))
+    Ok(site.run(|| program.attach(&site.interface, Attach::Native))?)
 }
 
 /// At full rate packets per second count, at a steady pace the receiver's processor time does.

@@ -9,8 +9,6 @@ use crate::stage::SitePair;
 use nocopy_lab::Builder;
 use nocopy_report::result::LinkDescription;
 
-const PAIR: &str = "veth";
-
 /// Of all TCP connections, those beside datagrams too: what the kernel lets every network namespace choose as
 /// its default.
 const CONGESTION_CONTROL: &str = "reno";
@@ -23,7 +21,7 @@ const NOTE: &str = "message-*: TCP connections have reno; tcp-* with TCP_NODELAY
 
 fn link_description(stage: &SitePair, source_bytes: Option<usize>) -> LinkDescription {
     LinkDescription {
-        link: PAIR.into(),
+        link: stage.link_name().into(),
         mtu_bytes: stage.mtu_bytes(),
         congestion_control: CONGESTION_CONTROL.into(),
         source_bytes,
@@ -32,7 +30,11 @@ fn link_description(stage: &SitePair, source_bytes: Option<usize>) -> LinkDescri
 
 /// Two sites whose TCP connections all have the same congestion control: those beside datagrams, too.
 pub(crate) fn make_site_pair(lab: Builder) -> Result<SitePair, Failure> {
-    SitePair::in_private_lab(lab)?.with_congestion_control(CONGESTION_CONTROL)
+    with_one_congestion_control(SitePair::in_private_lab(lab)?)
+}
+
+pub(crate) fn with_one_congestion_control(stage: SitePair) -> Result<SitePair, Failure> {
+    stage.with_congestion_control(CONGESTION_CONTROL)
 }
 
 /// Whether a message fits one frame, with the headers of UDP over IPv4.

@@ -7,6 +7,7 @@ pub(crate) mod send;
 use nocopy_lab::Lab;
 
 use crate::Failure;
+use crate::plan::BenchPlan;
 use crate::series::{Sample, Series, Trial};
 use crate::stage::{SitePair, USUAL_MTU_BYTES};
 use crate::stream::{CHUNK_BYTES, CONGESTION_CONTROL, ReportingSide, SOURCE_BYTES, StreamSetup};
@@ -15,6 +16,7 @@ use nocopy_report::result::LinkDescription;
 
 const LOOPBACK: &str = "lo";
 const PAIR: &str = "veth";
+const CABLE: &str = "cable";
 
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -40,6 +42,14 @@ impl TcpTestbed {
 
     pub(crate) fn over_loopback() -> Result<Self, Failure> {
         Ok(Self::on_site_pair(SitePair::on_loopback()?, LOOPBACK))
+    }
+
+    /// The ports of `--pair`, or the loopback interface.
+    pub(crate) fn over_cable_or_loopback(plan: &BenchPlan) -> Result<Self, Failure> {
+        match &plan.cable {
+            Some(cable) => Ok(Self::on_site_pair(SitePair::over_cable(&cable.lab)?, CABLE)),
+            None => Self::over_loopback(),
+        }
     }
 
     pub(crate) fn over_veth(mtu_bytes: u32) -> Result<Self, Failure> {

@@ -30,7 +30,7 @@ pub(crate) const UDP_RECEIVE: Workload = Workload {
 };
 
 fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
-    let testbed = sink::pair_testbed(USUAL_MTU_BYTES)?;
+    let testbed = sink::pair_testbed(sink::private_site_pair(USUAL_MTU_BYTES)?)?;
     bench.run_series(PAYLOAD_BYTES.map(|bytes| build_series(&testbed, bytes)).into(), 12)
 }
 

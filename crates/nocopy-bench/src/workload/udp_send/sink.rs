@@ -62,46 +62,51 @@ pub(crate) struct SinkTestbed {
     pub sink: DatagramSink,
 }
 
-/// With a `recvmmsg` receiver, in a lab with this MTU.
-pub(crate) fn delivered_testbed(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
-    open_testbed(mtu_bytes, |_| Ok(DatagramSink::Delivered))
+/// With a `recvmmsg` receiver.
+pub(crate) fn delivered_testbed(stage: SitePair) -> Result<SinkTestbed, Failure> {
+    open_testbed(stage, |_| Ok(DatagramSink::Delivered))
 }
 
 /// With a receiver that compares every byte.
-pub(crate) fn checked_testbed(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
-    open_testbed(mtu_bytes, |_| Ok(DatagramSink::Checked))
+pub(crate) fn checked_testbed(stage: SitePair) -> Result<SinkTestbed, Failure> {
+    open_testbed(stage, |_| Ok(DatagramSink::Checked))
 }
 
 /// With the library's receiver.
-pub(crate) fn pair_testbed(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
-    open_testbed(mtu_bytes, |_| Ok(DatagramSink::Pair))
+pub(crate) fn pair_testbed(stage: SitePair) -> Result<SinkTestbed, Failure> {
+    open_testbed(stage, |_| Ok(DatagramSink::Pair))
 }
 
 /// With an XDP program that drops every datagram.
-pub(crate) fn segmented_testbed(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
-    open_testbed(mtu_bytes, |stage| Ok(DatagramSink::Segmented(packet_send::CountingDropSink::open(stage)?)))
+pub(crate) fn segmented_testbed(stage: SitePair) -> Result<SinkTestbed, Failure> {
+    open_testbed(stage, |stage| Ok(DatagramSink::Segmented(packet_send::CountingDropSink::open(stage)?)))
 }
 
-fn offload_testbed(mtu_bytes: u32) -> Result<SinkTestbed, Failure> {
-    open_testbed(mtu_bytes, |SitePair { receiver, .. }| {
+fn offload_testbed(stage: SitePair) -> Result<SinkTestbed, Failure> {
+    open_testbed(stage, |SitePair { receiver, .. }| {
         Ok(DatagramSink::Offload(receiver.run(|| CountingDrop::attach(&receiver.interface))?))
     })
 }
 
 fn open_testbed(
-    mtu_bytes: u32,
+    stage: SitePair,
     open: impl FnOnce(&SitePair) -> Result<DatagramSink, Failure>,
 ) -> Result<SinkTestbed, Failure> {
-    let stage = SitePair::in_private_lab(Lab::builder().mtu(mtu_bytes))?;
     Ok(SinkTestbed { sink: open(&stage)?, stage })
 }
 
+/// In a private lab with this MTU.
+pub(crate) fn private_site_pair(mtu_bytes: u32) -> Result<SitePair, Failure> {
+    SitePair::in_private_lab(Lab::builder().mtu(mtu_bytes))
+}
+
 pub(crate) fn open_testbeds(mtu_bytes: u32) -> Result<Vec<SinkTestbed>, Failure> {
-    let first = supports_offload_sink().then_some(offload_testbed as fn(u32) -> Result<SinkTestbed, Failure>);
+    let first =
+        supports_offload_sink().then_some(offload_testbed as fn(SitePair) -> Result<SinkTestbed, Failure>);
     first
         .into_iter()
         .chain([segmented_testbed, delivered_testbed, pair_testbed])
-        .map(|open| open(mtu_bytes))
+        .map(|open| open(private_site_pair(mtu_bytes)?))
         .collect()
 }
 

@@ -1,8 +1,5 @@
 //! Files of every kind, whole and damaged, read packet by packet.
 
-#[path = "../../../../nocopy-cli/tests/command/recording/mod.rs"]
-mod recording;
-
 use std::io::{self, Cursor, Read, Seek};
 
 use proptest::prelude::*;
@@ -22,6 +19,7 @@ mod corrections;
 mod formats;
 mod frames;
 mod random;
+mod recording;
 mod skipped;
 
 const SECOND_NS: u64 = 1_000_000_000;

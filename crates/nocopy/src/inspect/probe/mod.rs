@@ -23,6 +23,7 @@ use std::fmt;
 
 use crate::port::{LADDER, OpenError, Port};
 use crate::sys::ethtool;
+use crate::sys::interface::firmware;
 use crate::sys::netdev::XdpFeatures;
 
 /// The state of a gate.
@@ -137,6 +138,10 @@ pub fn machine() -> Vec<Gate> {
 pub struct Interface {
     /// `None` if the interface does not report it.
     pub driver: Option<String>,
+    /// The version of the card's firmware; `None` if the driver does not report it.
+    pub firmware: Option<String>,
+    /// The speed of the link in Mbit/s; `None` if the driver does not report it.
+    pub speed_mbit: Option<u32>,
     /// Receive queues in use.
     pub receive_queues: u32,
     /// The interface's own gates, then the modes that a port would try, the fastest first.
@@ -176,7 +181,13 @@ pub fn interface(name: &str) -> Result<Interface, OpenError> {
     ]);
     gates.push(sockets::interface_uring_receive_gate(&interface, splits));
     gates.extend(modes::mode_gates(&interface, &features));
-    Ok(Interface { driver: interface.driver, receive_queues: interface.rx_queues, gates })
+    Ok(Interface {
+        driver: interface.driver,
+        firmware: firmware(name),
+        speed_mbit: ethtool::speed_mbit(name),
+        receive_queues: interface.rx_queues,
+        gates,
+    })
 }
 
 #[cfg(test)]

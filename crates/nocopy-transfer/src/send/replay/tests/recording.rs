@@ -1,4 +1,5 @@
-//! Capture files as their specifications have them, written by hand.
+//! Capture files as their specifications have them, written by hand. (The tests of the command use this file,
+//! too.)
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecordedPacket {
