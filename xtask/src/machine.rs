@@ -28,6 +28,7 @@ enum ProgramPurpose {
     Aarch64,
     Aarch64Lab,
     Newcomer,
+    Release,
     Machines,
     SlowDisk,
 }
@@ -43,7 +44,8 @@ impl ProgramPurpose {
             Self::Checks => "formatting and lints",
             Self::Aarch64 => "nightly suite aarch64",
             Self::Aarch64Lab => "nightly suite aarch64 (installs it by itself)",
-            Self::Newcomer => "nightly suite newcomer",
+            Self::Newcomer => "nightly suites newcomer and release",
+            Self::Release => "nightly suite release",
             Self::Machines => "nightly suite machines",
             Self::SlowDisk => "nightly suite slow-disk",
         }
@@ -53,7 +55,13 @@ impl ProgramPurpose {
     const fn is_optional(self) -> bool {
         matches!(
             self,
-            Self::Bpf | Self::Aarch64 | Self::Aarch64Lab | Self::Newcomer | Self::Machines | Self::SlowDisk
+            Self::Bpf
+                | Self::Aarch64
+                | Self::Aarch64Lab
+                | Self::Newcomer
+                | Self::Release
+                | Self::Machines
+                | Self::SlowDisk
         )
     }
 }
@@ -130,6 +138,16 @@ const PROGRAMS: &[RequiredProgram] = &[
         ProgramPurpose::Aarch64Lab,
     ),
     required_program("debootstrap", "--version", ["debootstrap", "debootstrap"], ProgramPurpose::Newcomer),
+    required_program("lintian", "--version", ["lintian", "lintian"], ProgramPurpose::Release),
+    required_program("dpkg-scanpackages", "--version", ["dpkg-dev", "dpkg-dev"], ProgramPurpose::Release),
+    required_program("systemd-analyze", "--version", ["systemd", "systemd"], ProgramPurpose::Release),
+    // In the package that runs programs of other architectures: one of the two is this machine's own.
+    required_program(
+        "qemu-aarch64-static",
+        "--version",
+        ["qemu-user-static", "qemu-user-static"],
+        ProgramPurpose::Release,
+    ),
     required_program(
         "/usr/share/i18n/locales/de_DE",
         "",
@@ -169,6 +187,11 @@ pub(crate) fn install_aarch64_compiler() -> Outcome {
 /// Installs the installer of a bare Debian.
 pub(crate) fn install_debian_installer() -> Outcome {
     install_for_purpose(ProgramPurpose::Newcomer)
+}
+
+/// Installs what judges and tries packages.
+pub(crate) fn install_release_programs() -> Outcome {
+    install_debian_installer().then(|| install_for_purpose(ProgramPurpose::Release))
 }
 
 /// Installs the sources of locales.

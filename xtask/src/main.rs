@@ -84,6 +84,8 @@ enum XtaskCommand {
     Nightly(nightly::NightlyArguments),
     /// Check and make everything of a release, up to the commands of RELEASE.md that need accounts.
     Release(release::ReleaseArguments),
+    /// Make the files that users install: archives, Debian packages, the image's file lists.
+    ReleaseFiles,
     /// Say what this machine lacks for the tests, and how to install it.
     Doctor,
     /// Run a program that ends with xtask, perhaps in a network namespace of its own.
@@ -131,6 +133,9 @@ fn main() -> ExitCode {
         XtaskCommand::Nightly(arguments) => return nightly::run_command(&arguments),
         XtaskCommand::Release(arguments) => {
             return release::run_command(&arguments).unwrap_or_else(|failed| print_failure(&failed));
+        }
+        XtaskCommand::ReleaseFiles => {
+            return run_gate(|gate| gate.run("released files", release::build_files));
         }
         XtaskCommand::Doctor => return exit_code(machine::print_requirements()),
         XtaskCommand::Start { isolated, program, arguments } => {

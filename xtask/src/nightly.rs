@@ -24,7 +24,7 @@ use crate::suite::{self, Instrumentation, TestSuite, install_tool};
 use crate::workspace::Workspace;
 use crate::{
     aarch64, features, kernels, licences, machine, machines, newcomer, nfs_clients, oldest_rust, others,
-    programs, semver, senders, vm, workflows,
+    programs, release, semver, senders, vm, workflows,
 };
 
 struct NightlySuite {
@@ -177,6 +177,20 @@ const ALL: &[NightlySuite] = &[
             "xtask/src/newcomer.rs",
         ],
         run: newcomer::run_newcomer_tasks,
+    },
+    NightlySuite {
+        name: "release",
+        about: "archives, Debian packages, image and units: made twice and compared, and tried in bare roots of Debian 12 and 13 and in empty ones",
+        inputs: &[
+            "bpf",
+            "crates/nocopy-cli",
+            "crates/nocopy-pcap",
+            "crates/nocopy-sockets",
+            "packaging",
+            "xtask/release",
+            "xtask/src/release",
+        ],
+        run: release::build_and_try,
     },
     NightlySuite {
         name: "licences",

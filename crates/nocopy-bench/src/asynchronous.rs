@@ -83,8 +83,8 @@ async fn receive_by_stream(receiver: Receiver, gauge: &mut WindowGauge<'_>) -> i
     .await
 }
 
-/// Receives datagrams one by one until the trial is over. The limit of time is one for many datagrams: one for
-/// each would cost more than some of them.
+/// Receives datagrams one by one until the trial is over. The limit of time is one for many datagrams: one
+/// for each would cost more than some of them.
 async fn receive_each(
     gauge: &mut WindowGauge<'_>,
     mut receive_one: impl AsyncFnMut() -> io::Result<()>,

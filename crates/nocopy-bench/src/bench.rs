@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use nocopy_report::card::Card;
 use nocopy_report::figure::Figure;
 use nocopy_report::progress::Progress;
 use nocopy_report::receive_analysis::ReceiveAnalysis;
+use nocopy_report::result::Card;
 use nocopy_report::result::{Report, Row};
 use nocopy_report::result_lines::{Completeness, ResultLines, RunHeader};
 use nocopy_report::{Interrupt, ResultFile};

@@ -3,7 +3,7 @@
 use nocopy::integration::probe;
 use nocopy::{Mode, Port};
 use nocopy_lab::{End, Lab};
-use nocopy_report::card::{Card, CardMode};
+use nocopy_report::result::{Card, CardMode};
 
 use crate::Failure;
 

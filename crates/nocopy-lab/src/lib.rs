@@ -1,5 +1,5 @@
-//! Part of the `nocopy` command, without a promised API: private network laboratories for tests, benchmarks and
-//! demonstrations.
+//! Part of the `nocopy` command, without a promised API: private network laboratories for tests, benchmarks
+//! and demonstrations.
 //!
 //! A [`Lab`] is two *unnamed* network namespaces joined by a veth pair:
 //!

@@ -1,36 +1,9 @@
 //! The card that `nocopy bench --pair` measured: a line of its JSON, and the first rows of its table.
 
-use serde::{Deserialize, Serialize};
-
 use crate::headline::{headline_lines, table_of_headline};
 use crate::headline_table::HEADER;
-use crate::result::Report;
+use crate::result::{Card, Report};
 use crate::table::Table;
-
-/// The two ports, without anything that tells whose they are.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Card {
-    /// The driver; `one to other` if the sending port has another one than the receiving port.
-    pub driver: String,
-    /// As `driver`; absent if the driver reports none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub firmware: Option<String>,
-    /// Of the link, in Mbit/s; absent if the driver does not report it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub speed_mbit: Option<u32>,
-    /// Receive queues in use.
-    pub queues: u32,
-    /// The modes of a port, from the fastest to the slowest, as a port was opened in each.
-    pub modes: Vec<CardMode>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardMode {
-    pub mode: String,
-    /// Why no port could be opened in it; absent if one was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused: Option<String>,
-}
 
 /// The card, and the headline measured with it; `None`: it was another kind of run.
 pub fn card_table(report: &Report) -> Option<Table> {
@@ -73,6 +46,7 @@ fn card_facts(report: &Report, card: &Card) -> Vec<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::CardMode;
     use crate::sample;
 
     #[test]
@@ -91,7 +65,7 @@ mod tests {
                 mode("packet ring", None),
             ],
         };
-        let report = Report { card: Some(card), ..sample::measured_headline() };
+        let report = Report { card: Some(card), ..sample::full_run() };
         let table = card_table(&report).unwrap();
         let value = |name: &str| table.rows.iter().find(|row| row[0] == name).map(|row| row[1].as_str());
         assert_eq!(value("speed"), Some("2.5 Gbit/s"));
@@ -101,6 +75,6 @@ mod tests {
         let facts = table.rows.iter().position(|row| row[0] == "UDP send, 64 B").unwrap();
         assert_eq!(table.rows.len() - facts, headline_lines(&report).len());
         assert!(table.rows.iter().all(|row| row.len() == HEADER.len()));
-        assert!(card_table(&sample::measured_headline()).is_none());
+        assert!(card_table(&sample::full_run()).is_none());
     }
 }

@@ -1,5 +1,5 @@
-//! Part of the `nocopy` command, without a promised API: how results are printed, drawn and written, and how a
-//! command starts and ends.
+//! Part of the `nocopy` command, without a promised API: how results are printed, drawn and written, and how
+//! a command starts and ends.
 //!
 //! ```text
 //!   result, figure, statistics ─▶ result_table, headline_table ─▶ terminal, markdown

@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::card::Card;
 use super::figure::Figure;
 use super::receive_analysis::ReceiveAnalysis;
 
@@ -315,6 +314,31 @@ impl Figure {
             Figure::TailLatency => row.p99_us,
         }
     }
+}
+
+/// The two ports, without anything that tells whose they are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Card {
+    /// The driver; `one to other` if the sending port has another one than the receiving port.
+    pub driver: String,
+    /// As `driver`; absent if the driver reports none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
+    /// Of the link, in Mbit/s; absent if the driver does not report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed_mbit: Option<u32>,
+    /// Receive queues in use.
+    pub queues: u32,
+    /// The modes of a port, from the fastest to the slowest, as a port was opened in each.
+    pub modes: Vec<CardMode>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardMode {
+    pub mode: String,
+    /// Why no port could be opened in it; absent if one was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 #[cfg(test)]

@@ -4,9 +4,8 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
-use crate::card::Card;
 use crate::receive_analysis::ReceiveAnalysis;
-use crate::result::{Machine, Report, Row, SCHEMA};
+use crate::result::{Card, Machine, Report, Row, SCHEMA};
 use crate::result_file::{LineFile, ResultFile};
 use crate::{Failure, print};
 

@@ -14,8 +14,8 @@ fn founding_run() -> Report {
     read_report(include_bytes!("../../../docs/founding.jsonl")).expect("results of a bench")
 }
 
-/// Every figure of every table is there, no line is wider than a terminal, and docs/founding.md has the output
-/// of `nocopy report docs/founding.jsonl`.
+/// Every figure of every table is there, no line is wider than a terminal, and docs/founding.md has the
+/// output of `nocopy report docs/founding.jsonl`.
 #[test]
 fn the_committed_run_fills_all_tables() {
     let report = founding_run();

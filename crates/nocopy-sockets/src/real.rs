@@ -61,6 +61,10 @@ unsafe extern "C" {
     static END: [usize; 0];
 }
 
+// The linker's own names for that list are no functions that programs call. (Not every linker has an option
+// for that; a reference that hides them is the same to all.)
+std::arch::global_asm!(".hidden __start_nocopy_functions", ".hidden __stop_nocopy_functions");
+
 /// Looks up all functions, so that no later call has to, which may run in a signal handler.
 pub(crate) fn resolve_all_functions() {
     let (first, end) = ((&raw const FIRST).cast::<&RealFunction>(), (&raw const END).cast::<&RealFunction>());

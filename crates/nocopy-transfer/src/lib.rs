@@ -1,5 +1,5 @@
-//! Part of the `nocopy` command, without a promised API: moves data between hosts by send, recv, ping, serve and
-//! call. The bench measures the same exchange of messages.
+//! Part of the `nocopy` command, without a promised API: moves data between hosts by send, recv, ping, serve
+//! and call. The bench measures the same exchange of messages.
 // Used only by the crates of this workspace: comments are needed only where a name does not suffice.
 #![allow(missing_docs)]
 

@@ -8,8 +8,8 @@
 //! method that is ruled out is part of the search for the fastest: with thousands of streams, warnings about
 //! those would hide the others.
 //!
-//! Nothing is done per packet. What changes a method is rare and not inlined; a copy is compared with what was
-//! reported once a batch, where its bytes are counted or handed over. Without the feature all of this
+//! Nothing is done per packet. What changes a method is rare and not inlined; a copy is compared with what
+//! was reported once a batch, where its bytes are counted or handed over. Without the feature all of this
 //! compiles to nothing.
 
 use std::fmt::Display;

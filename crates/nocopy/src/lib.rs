@@ -100,9 +100,9 @@
 //!
 //! # Events
 //!
-//! With the feature `tracing` there is one event when something is new in what `explain` or `ledger` of a half
-//! says, in the same words, and none per packet or call. All have the target `nocopy` and the field `half`;
-//! those of ports and captures also `interface` and `queue`.
+//! With the feature `tracing` there is one event when something is new in what `explain` or `ledger` of a
+//! half says, in the same words, and none per packet or call. All have the target `nocopy` and the field
+//! `half`; those of ports and captures also `interface` and `queue`.
 //!
 //! | event | level | more fields |
 //! |---|---|---|

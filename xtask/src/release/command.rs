@@ -1,5 +1,5 @@
-//! `cargo xtask release X.Y.Z`: named steps, which stop at the first failure. Called again at the same commit,
-//! it goes on with the steps that have not passed. What is left after it needs accounts: RELEASE.md.
+//! `cargo xtask release X.Y.Z`: named steps, which stop at the first failure. Called again at the same
+//! commit, it goes on with the steps that have not passed. What is left after it needs accounts: RELEASE.md.
 
 use std::fs;
 use std::io;
@@ -8,14 +8,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::crates;
 use super::files::{FILES, release_path, work_directory};
+use super::{crates, reproducible};
 use crate::gate::{Gate, Outcome};
 use crate::git::Git;
 use crate::imports::read_source;
 use crate::step::{CommandStep, Failed, repository_root, write_file};
 use crate::workspace::Workspace;
-use crate::{api, licences, oldest_rust};
+use crate::{api, licences, oldest_rust, semver};
 
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArguments {
@@ -35,9 +35,12 @@ const STEPS: &[ReleaseStep] = &[
     ReleaseStep { name: "repository's address", run: |_| check_repository_address() },
     ReleaseStep { name: "published crates", run: |_| crates::check_crates() },
     ReleaseStep { name: "public items", run: |_| api::check_committed_list() },
+    ReleaseStep { name: "public items since 0.1.0", run: |_| semver::check_public_items() },
     ReleaseStep { name: "licences", run: |_| licences::check_licences() },
     ReleaseStep { name: "advisories", run: |_| skip_advisories() },
     ReleaseStep { name: "oldest Rust", run: |_| oldest_rust::check_with_oldest_rust() },
+    ReleaseStep { name: "archives, packages, image", run: |_| super::build_files() },
+    ReleaseStep { name: "the same built twice", run: |_| reproducible::build_twice() },
     ReleaseStep { name: "crates", run: crates::pack_and_install },
     ReleaseStep { name: "checksums", run: |_| write_checksums().into() },
 ];

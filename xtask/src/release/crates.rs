@@ -32,8 +32,8 @@ const REFERENCES: [&str; 5] =
 /// Where the libraries of `nocopy run` are on a machine where it is installed by other means.
 const INSTALLED: [&str; 3] = ["/usr/local/lib/nocopy", "/usr/lib/nocopy", "/usr/lib64/nocopy"];
 
-/// Whether each published crate has what crates.io shows, and its packed sources refer to no file outside of its
-/// directory.
+/// Whether each published crate has what crates.io shows, and its packed sources refer to no file outside of
+/// its directory.
 pub(crate) fn check_crates() -> Outcome {
     let checked = || {
         let workspace = Workspace::read()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{nuttcp, started};
+use super::{LINKED_STATICALLY, LOADS_LIBRARIES, nuttcp, started};
 use crate::Failure;
 use crate::child::{ChildKind, ScopedChild, UNDER_WAY};
 use crate::cpu;
@@ -62,22 +62,15 @@ impl SenderProgram {
         }
     }
 
-    pub(crate) fn is_installed(self) -> bool {
-        match self {
-            Self::Loop => true,
-            Self::Python => Command::new("python3").arg("--version").output().is_ok(),
-            Self::Nuttcp => nuttcp::is_installed(),
-            Self::Ffmpeg => Command::new(FFMPEG).arg("-version").output().is_ok(),
-        }
-    }
-
-    pub(crate) fn package(self) -> &'static str {
-        match self {
-            Self::Loop => "",
-            Self::Python => "python3",
-            Self::Nuttcp => "nuttcp",
-            Self::Ffmpeg => FFMPEG,
-        }
+    /// Why it cannot be measured here.
+    pub(crate) fn absence(self) -> Option<String> {
+        let (is_installed, package) = match self {
+            Self::Loop => return (!LOADS_LIBRARIES).then(|| LINKED_STATICALLY.into()),
+            Self::Python => (Command::new("python3").arg("--version").output().is_ok(), "python3"),
+            Self::Nuttcp => (nuttcp::is_installed(), "nuttcp"),
+            Self::Ffmpeg => (Command::new(FFMPEG).arg("-version").output().is_ok(), FFMPEG),
+        };
+        (!is_installed).then(|| format!("{package} not installed: 'apt install {package}'."))
     }
 
     fn command(self, to: (Ipv4Addr, u16), bytes: usize) -> io::Result<Command> {

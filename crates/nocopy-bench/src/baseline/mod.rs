@@ -21,3 +21,9 @@ pub(crate) mod started;
 pub(crate) mod stream_sender;
 pub(crate) mod tcp;
 pub(crate) mod udp;
+
+/// Whether this program can load libraries, and libraries can be preloaded into it.
+pub(crate) const LOADS_LIBRARIES: bool = !cfg!(target_feature = "crt-static");
+
+/// Why rows are skipped that need that.
+pub(crate) const LINKED_STATICALLY: &str = "this nocopy is statically linked, so it cannot load a library; for these rows use the Debian package, or build it.";

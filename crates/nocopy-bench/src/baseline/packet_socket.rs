@@ -94,7 +94,7 @@ pub(crate) fn receive_batches(
         // timeout is allowed: SO_RCVTIMEO bounds the wait for the first packet.
         let count = unsafe {
             let no_timeout = std::ptr::null_mut();
-            libc::recvmmsg(socket.as_raw_fd(), messages, BATCH as u32, libc::MSG_WAITFORONE, no_timeout)
+            libc::recvmmsg(socket.as_raw_fd(), messages, BATCH as u32, libc::MSG_WAITFORONE as _, no_timeout)
         };
         let Ok(count) = usize::try_from(count) else {
             match io::Error::last_os_error() {
@@ -149,7 +149,11 @@ impl MmsgBatch {
         while !left.is_empty() {
             // SAFETY: `left` is a live array of that length, and every message in it points to one part, and
             // that to a buffer, all owned by `self` (MmsgBatch::new).
-            let sent = unsafe { libc::sendmmsg(socket, left.as_mut_ptr(), left.len() as u32, 0) };
+            let sent = unsafe {
+                let (messages, count) = (left.as_mut_ptr(), left.len() as libc::c_uint);
+                // By its number: musl's function of that name makes a call for each message.
+                libc::syscall(libc::SYS_sendmmsg, socket, messages, count, 0)
+            };
             left = &mut left[usize::try_from(sent).map_err(|_| io::Error::last_os_error())?..];
         }
         Ok(())

@@ -57,13 +57,14 @@ pub(crate) const RUN_UDP: Workload = Workload {
 fn skip_notes(_plan: &BenchPlan) -> Vec<String> {
     let library =
         PreloadLibrary::Sockets.ld_preload_path().err().map(|error| format!("SKIP: {NAME}: {error}"));
-    let skip = |name: &str, packages: &str| {
-        format!("SKIP: {NAME}, {name}: {packages} not installed: 'apt install {packages}'.")
-    };
-    let missing = SenderProgram::ALL.into_iter().filter(|program| !program.is_installed());
-    let missing = missing.map(|program| skip(program.name(), program.package()));
+    let missing = SenderProgram::ALL.into_iter();
+    let missing = missing
+        .filter_map(|program| Some(format!("SKIP: {NAME}, {}: {}", program.name(), program.absence()?)));
     let servers = ServerProgram::ALL.into_iter().filter(|server| !server.is_installed());
-    let servers = servers.map(|server| skip(server.name(), server.packages()));
+    let servers = servers.map(|server| {
+        let (name, packages) = (server.name(), server.packages());
+        format!("SKIP: {NAME}, {name}: {packages} not installed: 'apt install {packages}'.")
+    });
     library.into_iter().chain(missing).chain(servers).collect()
 }
 
@@ -73,7 +74,7 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
         delivered_testbed(private_site_pair(USUAL_MTU_BYTES)?)?,
         pair_testbed(private_site_pair(USUAL_MTU_BYTES)?)?,
     ];
-    let programs = SenderProgram::ALL.into_iter().filter(|program| program.is_installed());
+    let programs = SenderProgram::ALL.into_iter().filter(|program| program.absence().is_none());
     let mut all = Vec::new();
     for program in programs {
         // What gains nothing says as much with one receiver as with two.

@@ -79,7 +79,7 @@ impl CommandProgram {
             (_, Some((its, ours))) => {
                 let (its, ours) = (its.name(), ours.name());
                 Some(format!(
-                    "{what} is for {its}, the library for {ours}; use a nocopy that was built for {its}"
+                    "{what} is for {its}, the library for {ours}; name a library that was built for {its} with --library"
                 ))
             }
             _ => None,
@@ -88,9 +88,11 @@ impl CommandProgram {
         Some(PreloadObstacle { text, is_fatal: other.is_some() })
     }
 
-    /// What to install if the program needs libpcap, and there is none.
+    /// What to install if the program needs libpcap, and there is none. A statically linked nocopy cannot ask
+    /// the loader for it; then the library that is preloaded reports it at the first filter.
     pub(super) fn missing_libpcap_warning(&self) -> Option<String> {
-        let needs_it = self.executable.as_ref().is_some_and(Executable::needs_libpcap);
+        let needs_it = self.executable.as_ref().is_some_and(Executable::needs_libpcap)
+            && !cfg!(target_feature = "crt-static");
         match needs_it.then(|| filter::compile("ip")) {
             Some(Err(CompileError::NoLibrary { .. })) => Some(format!(
                 "{}: needs libpcap, which this system lacks; nocopy compiles filters and reads files by it, too; install it ({})",
@@ -249,7 +251,7 @@ mod tests {
         );
         assert!(
             refused.text.ends_with(
-                "the program is for musl, the library for glibc; use a nocopy that was built for musl"
+                "the program is for musl, the library for glibc; name a library that was built for musl with --library"
             ),
             "{refused:?}"
         );

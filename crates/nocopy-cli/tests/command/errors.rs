@@ -456,7 +456,7 @@ const OF_SCRIPTS: &[(&str, &str)] = &[
     ),
     (
         "for file in /usr/lib/*/libpcap.so.*; do mount --bind /dev/null $file; done; $nocopy sniff lo udp",
-        "filter 'udp': cannot be compiled; libpcap, which compiles filters, cannot be loaded (…); install it ('apt install libpcap0.8'), or give the filter as bytecode",
+        "filter 'udp': cannot be compiled; neither libpcap nor tcpdump can be used, which compile filters (…); install tcpdump ('apt install tcpdump'), or give the filter as bytecode (--bytecode FILE)",
     ),
     (
         "setpriv --bounding-set=-bpf,-sys_admin $nocopy sniff lo --take",

@@ -1,8 +1,8 @@
 //! Counts the instructions of a call with a datagram, with four short ones from buffers of their own, with 44
-//! that the kernel cuts from one, and of a TCP write, from taking the buffers until they are free again. `cargo xtask instructions` runs this under
-//! callgrind, collects only inside the functions named `measured_*`, and divides by the calls. The kernel's
-//! work is not counted, and nothing is copied into the buffers: how many instructions that takes depends on
-//! the processor.
+//! that the kernel cuts from one, and of a TCP write, from taking the buffers until they are free again.
+//! `cargo xtask instructions` runs this under callgrind, collects only inside the functions named
+//! `measured_*`, and divides by the calls. The kernel's work is not counted, and nothing is copied into the
+//! buffers: how many instructions that takes depends on the processor.
 #![allow(missing_docs)]
 
 use std::io::Read;

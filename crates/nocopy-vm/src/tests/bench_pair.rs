@@ -48,14 +48,20 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         sleep(life);
         bench.kill()?;
         let output = bench.wait_with_output()?;
-        assert_same(&before, &settled_description(&network)?, &format!("kill {kill} after {life:?}"), &output);
+        assert_same(
+            &before,
+            &settled_description(&network)?,
+            &format!("kill {kill} after {life:?}"),
+            &output,
+        );
     }
     if guest.is_soak() {
         let output = run_to_success(&network, &mut bench_command(&["--rounds", "1"])?)?;
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_same(&before, &settled_description(&network)?, "after a table", &output);
         let driver = format!("| driver | {} |", guest.topology().driver());
-        for words in [&driver, "| modes | xdp zero-copy, xdp copy native, ", "| capture, 64 B, full rate | "] {
+        for words in [&driver, "| modes | xdp zero-copy, xdp copy native, ", "| capture, 64 B, full rate | "]
+        {
             assert!(table.contains(words), "{words}: {table}");
         }
         guest.record_measurement(&json!({ "table": table }));
@@ -102,5 +108,10 @@ fn assert_same(before: &[String], after: &[String], when: &str, output: &Output)
         one.iter().filter(|line| !other.contains(line)).cloned().collect::<Vec<_>>().join("\n")
     };
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(before == after, "{when}: gone:\n{}\nnew:\n{}\n{said}", only_in(before, after), only_in(after, before));
+    assert!(
+        before == after,
+        "{when}: gone:\n{}\nnew:\n{}\n{said}",
+        only_in(before, after),
+        only_in(after, before)
+    );
 }

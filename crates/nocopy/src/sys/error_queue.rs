@@ -62,7 +62,7 @@ pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<ErrorQueue
         header.msg_name = (&raw mut name).cast();
         header.msg_namelen = size_of_val(&name) as libc::socklen_t;
         header.msg_control = (&raw mut control).cast();
-        header.msg_controllen = size_of_val(&control);
+        header.msg_controllen = size_of_val(&control) as _;
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
         // SAFETY: name and control outlive the call, their lengths are theirs, and there is no room for data
         // to write to.
@@ -74,7 +74,7 @@ pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<ErrorQueue
                 _ => Err(error),
             };
         }
-        let length = header.msg_controllen.min(control.0.len());
+        let length = control.0.len().min(header.msg_controllen as _);
         let to = &address_bytes(&name)[..(header.msg_namelen as usize).min(size_of_val(&name))];
         if let Some(notice) = parse_entry(&control.0[..length], to) {
             return Ok(Some(notice));

@@ -405,7 +405,7 @@ impl InterfaceRequest {
     /// `call` must be an ioctl that takes an `ifreq`, with the union prepared for it.
     unsafe fn ioctl(&mut self, socket: BorrowedFd<'_>, call: libc::c_ulong) -> io::Result<()> {
         // SAFETY: a live descriptor and an `ifreq` that outlives the call; the rest by contract.
-        let result = unsafe { libc::ioctl(socket.as_raw_fd(), call, &raw mut self.0) };
+        let result = unsafe { libc::ioctl(socket.as_raw_fd(), call as _, &raw mut self.0) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }

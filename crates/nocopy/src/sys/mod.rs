@@ -64,6 +64,8 @@ pub(crate) mod splice;
 pub(crate) mod stream;
 #[cfg(feature = "tcp")]
 pub(crate) mod tcp_receive;
+#[cfg(feature = "port")]
+pub(crate) mod tcpdump;
 #[cfg(any(feature = "port", feature = "tokio"))]
 pub(crate) mod timed_epoll;
 pub(crate) mod udp_receive;

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use super::option;
 
 /// `linux/sockios.h`: a descriptor of a socket's network namespace (Linux 4.10).
-const SIOCGSKNS: libc::c_ulong = 0x894c;
+const SIOCGSKNS: libc::Ioctl = 0x894c;
 
 /// A network namespace, distinct from every other existing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -80,7 +80,7 @@ pub(crate) fn set_receive_timeout(socket: &impl AsFd, timeout: Option<Duration>)
         assert!(!timeout.is_zero(), "a timeout of zero would be none");
         let rounded = timeout.saturating_add(Duration::from_nanos(999));
         libc::timeval {
-            tv_sec: rounded.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_sec: rounded.as_secs().try_into().unwrap_or(i64::MAX),
             tv_usec: rounded.subsec_micros().into(),
         }
     });

@@ -23,6 +23,11 @@ const NEIGHBOUR_HEADER_BYTES: usize = 12;
 /// Of `linux/rtnetlink.h`: the path MTU among a route's metrics.
 const RTAX_MTU: u16 = 2;
 
+/// Of the same header: attributes of routes, which not every C library has.
+const RTA_VIA: u16 = 18;
+const RTA_ENCAP_TYPE: u16 = 21;
+const RTA_ENCAP: u16 = 22;
+
 /// A link (`RTM_NEWLINK`).
 #[derive(Debug, Default)]
 pub(crate) struct LinkMessage {
@@ -99,12 +104,12 @@ impl RouteMessage {
                 libc::RTA_OIF => route.interface_index = u32_at(value, 0),
                 libc::RTA_GATEWAY => route.gateway = parse_address(value),
                 // Behind two bytes of its family.
-                libc::RTA_VIA => route.gateway = value.get(2..).and_then(parse_address),
+                RTA_VIA => route.gateway = value.get(2..).and_then(parse_address),
                 libc::RTA_PREFSRC => route.source = parse_address(value),
                 libc::RTA_METRICS => {
                     route.mtu_bytes = attribute_in(value, RTAX_MTU).and_then(|value| u32_at(value, 0));
                 }
-                libc::RTA_ENCAP | libc::RTA_ENCAP_TYPE => route.is_encapsulated = true,
+                RTA_ENCAP | RTA_ENCAP_TYPE => route.is_encapsulated = true,
                 _ => {}
             }
         }

@@ -250,12 +250,18 @@ fn read_control(header: &libc::msghdr) -> ControlData {
         // Usually the traffic class is the only message.
         Some(first)
             if (first.cmsg_level, first.cmsg_type) == (libc::IPPROTO_IP, libc::IP_TOS)
-                && header.msg_controllen <= TRAFFIC_CLASS_BYTES =>
+                && control_bytes(header) <= TRAFFIC_CLASS_BYTES =>
         {
             ControlData { ecn: control_payload(first).map(Ecn::of_traffic_class), ..ControlData::default() }
         }
         Some(_) => read_all_control_messages(header),
     }
+}
+
+/// Length of a header's control messages, for which C libraries have different types.
+#[inline]
+fn control_bytes(header: &libc::msghdr) -> usize {
+    header.msg_controllen as _
 }
 
 /// Length of a control buffer for only the traffic class of IPv4.

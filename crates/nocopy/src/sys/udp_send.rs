@@ -284,7 +284,7 @@ impl Burst {
         let number = self.message_count - 1;
         let (control, bytes) = self.controls[number].write(None, Some(added));
         let header = &mut self.messages[number].msg_hdr;
-        (header.msg_control, header.msg_controllen) = (control, bytes);
+        (header.msg_control, header.msg_controllen) = (control, bytes as _);
     }
 
     /// Has the kernel cut the message begun last into datagrams of so many bytes; the last may be shorter.
@@ -292,9 +292,11 @@ impl Burst {
     pub(crate) fn set_segment_bytes(&mut self, segment_bytes: u16) {
         let number = self.message_count - 1;
         let (control, bytes) = self.controls[number].write(Some(segment_bytes), None);
-        let header = &mut self.messages[number].msg_hdr;
         // Those added, if there are any, lie right behind it.
-        (header.msg_control, header.msg_controllen) = (control, bytes + header.msg_controllen);
+        let header = &mut self.messages[number].msg_hdr;
+        header.msg_control = control;
+        let added = std::mem::replace(&mut header.msg_controllen, bytes as _);
+        header.msg_controllen += added;
     }
 
     /// Adds a piece to the message begun last; what follows the piece before it in memory becomes a part of
@@ -333,8 +335,10 @@ impl Burst {
                     let bytes = libc::sendmsg(socket.as_raw_fd(), &raw const one.msg_hdr, flags);
                     if bytes < 0 { -1 } else { 1 }
                 }
+                // By its number: musl's function of that name makes a call for each message.
                 many => {
-                    libc::sendmmsg(socket.as_raw_fd(), many.as_mut_ptr(), many.len() as u32, flags) as isize
+                    let (messages, count) = (many.as_mut_ptr(), many.len() as libc::c_uint);
+                    libc::syscall(libc::SYS_sendmmsg, socket.as_raw_fd(), messages, count, flags) as isize
                 }
             }
         };
@@ -403,7 +407,7 @@ pub(crate) fn send_with_controls(
     (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
     // The kernel only reads it.
     (header.msg_control, header.msg_controllen) =
-        ((&raw const controls.control).cast_mut().cast(), controls.bytes);
+        ((&raw const controls.control).cast_mut().cast(), controls.bytes as _);
     // SAFETY: what the header points to outlives the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

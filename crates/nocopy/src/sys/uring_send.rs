@@ -132,8 +132,8 @@ impl SendArguments {
         self.header.msg_iov = self.pieces.as_mut_ptr();
         self.header.msg_iovlen = self.pieces.len() as _;
         (self.header.msg_name, self.header.msg_namelen) = self.write_address(to.address);
-        (self.header.msg_control, self.header.msg_controllen) =
-            self.controls.write(segment_bytes, to.controls);
+        let (control, bytes) = self.controls.write(segment_bytes, to.controls);
+        (self.header.msg_control, self.header.msg_controllen) = (control, bytes as _);
     }
 
     fn write_address(&mut self, to: Option<&KernelAddress>) -> (*mut libc::c_void, libc::socklen_t) {

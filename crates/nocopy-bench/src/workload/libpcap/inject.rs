@@ -14,6 +14,7 @@ use nocopy_lab::Lab;
 use super::{FRAME_BYTES, LibraryVariant, NAME, TAKE};
 use crate::Failure;
 use crate::baseline::injector::RunningInjector;
+use crate::baseline::{LINKED_STATICALLY, LOADS_LIBRARIES};
 use crate::cpu;
 use crate::frame::FrameTemplate;
 use crate::series::{Sample, Series, Trial};
@@ -62,11 +63,17 @@ impl InjectSink {
 }
 
 pub(crate) fn skip_note() -> Option<String> {
-    (!udp_send::supports_offload_sink()).then(|| SKIP.to_owned())
+    match LOADS_LIBRARIES {
+        false => Some(format!("SKIP: {NAME}, pcap_inject: {LINKED_STATICALLY}")),
+        true => (!udp_send::supports_offload_sink()).then(|| SKIP.to_owned()),
+    }
 }
 
 pub(crate) fn open_testbeds() -> Result<Vec<InjectTestbed>, Failure> {
     let mut testbeds = Vec::new();
+    if !LOADS_LIBRARIES {
+        return Ok(testbeds); // a note says so
+    }
     if udp_send::supports_offload_sink() {
         let stage = SitePair::in_private_lab(Lab::builder())?;
         let sink = stage.receiver.run(|| CountingDrop::attach(&stage.receiver.interface))?;

@@ -13,8 +13,8 @@ use nocopy_proto::UdpChecksum;
 pub(crate) use reception::{UDP_RECEIVE, build_series as reception, build_trial, series_of_trials};
 use sink::DatagramSink;
 pub(crate) use sink::{
-    ReceiverKind, SinkTestbed, checked_testbed, delivered_testbed, pair_testbed, private_site_pair, segmented_testbed,
-    supports_offload_sink,
+    ReceiverKind, SinkTestbed, checked_testbed, delivered_testbed, pair_testbed, private_site_pair,
+    segmented_testbed, supports_offload_sink,
 };
 
 use super::{LOOPBACK, Workload};

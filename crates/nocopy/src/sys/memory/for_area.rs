@@ -8,6 +8,9 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use super::{HUGE_PAGE_BYTES, Mapping, PAGE_BYTES};
 
+/// Of `linux/mman.h` since Linux 6.1; not every C library has it.
+const MADV_COLLAPSE: libc::c_int = 25;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub(crate) enum PageKind {
@@ -89,8 +92,7 @@ impl Mapping {
             unsafe { libc::madvise(self.base.as_ptr().add(first).cast(), 1, libc::MADV_POPULATE_WRITE) == 0 }
         };
         // SAFETY: the range is exactly this mapping, whose contents stay.
-        let collapse =
-            || unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_COLLAPSE) == 0 };
+        let collapse = || unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, MADV_COLLAPSE) == 0 };
         let is_long = self.bytes >= HUGE_PAGE_BYTES;
         is_long && (0..self.bytes).step_by(HUGE_PAGE_BYTES).all(populate) && collapse()
     }

@@ -60,12 +60,9 @@ impl OutgoingBatch {
         // SAFETY: as many messages as there are, each pointing at its pieces in `self.pieces`, which has not
         // moved since (its capacity is fixed), and those at readable bytes (`push`).
         let sent = unsafe {
-            libc::sendmmsg(
-                socket.as_raw_fd(),
-                self.packets.as_mut_ptr(),
-                self.packets.len() as u32,
-                libc::MSG_DONTWAIT,
-            )
+            let (packets, count) = (self.packets.as_mut_ptr(), self.packets.len() as libc::c_uint);
+            // By its number: musl's function of that name makes a call for each message.
+            libc::syscall(libc::SYS_sendmmsg, socket.as_raw_fd(), packets, count, libc::MSG_DONTWAIT)
         };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nocopy_proto::wire::Ecn;
 
-use super::{MessageReport, RecvmmsgArguments, TRAFFIC_CLASS_BYTES, control_payload};
+use super::{MessageReport, RecvmmsgArguments, TRAFFIC_CLASS_BYTES, control_bytes, control_payload};
 
 impl MessageReport {
     /// Whether a router marked it because its queue grew (RFC 3168).
@@ -58,7 +58,7 @@ impl RecvmmsgArguments {
         let [family_low, family_high, port_high, port_low, a, b, c, d, ..] = self.addresses[index].0;
         let is_ipv4 = libc::c_int::from(u16::from_ne_bytes([family_low, family_high])) == libc::AF_INET
             && header.msg_namelen as usize == size_of::<libc::sockaddr_in>();
-        let is_lone = header.msg_flags & libc::MSG_TRUNC == 0 && header.msg_controllen == TRAFFIC_CLASS_BYTES;
+        let is_lone = header.msg_flags & libc::MSG_TRUNC == 0 && control_bytes(header) == TRAFFIC_CLASS_BYTES;
         if !is_ipv4 || !is_lone {
             return None;
         }

@@ -1,0 +1,212 @@
+//! The archive with the static binary: unpacked anywhere, or over `/usr/local`, it is installed.
+//!
+//! ```text
+//! nocopy-VERSION-TARGET/bin/nocopy                 static, runs on every Linux of this architecture
+//!                      /lib/nocopy/*.so            what 'nocopy run' preloads, for glibc 2.28 or newer
+//!                      /share/man, bash-completion, zsh, fish
+//!                      /share/doc/nocopy           README, licences
+//! ```
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::roots::{self, CleanRoots};
+use super::{Architecture, Release, release_path, tools};
+use crate::gate::Outcome;
+use crate::step::{CommandStep, Failed, repository_root, write_file};
+
+/// The profile of Cargo.toml with which everything is built that is released.
+pub(super) const PROFILE: &str = "dist";
+
+/// The oldest glibc for which programs are linked: that of Debian 10 and RHEL 8.
+const GLIBC: &str = "2.28";
+
+/// The libraries of `nocopy run`, with their crates.
+pub(super) const LIBRARIES: [[&str; 2]; 2] =
+    [["nocopy-pcap", "libnocopy_pcap.so"], ["nocopy-sockets", "libnocopy_sockets.so"]];
+
+/// Completions: the shell, and where its files are below `share`.
+const COMPLETIONS: [[&str; 2]; 3] = [
+    ["bash", "bash-completion/completions/nocopy"],
+    ["zsh", "zsh/site-functions/_nocopy"],
+    ["fish", "fish/vendor_completions.d/nocopy.fish"],
+];
+
+/// What is copied from the repository into `share/doc/nocopy`.
+const DOCUMENTS: [&str; 5] = ["README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE-APACHE", "LICENSE-MIT"];
+
+/// Files that all architectures share, laid out as below `/usr`.
+pub(super) fn shared_files() -> PathBuf {
+    release_path("shared")
+}
+
+pub(super) fn archive_name(release: &Release, architecture: Architecture) -> String {
+    format!("nocopy-{}-{}", release.version, architecture.static_target())
+}
+
+fn archive_path(release: &Release, architecture: Architecture) -> PathBuf {
+    release_path(format!("{}.tar.gz", archive_name(release, architecture)))
+}
+
+/// A file that was built for a target.
+pub(super) fn built_file(target: &str, name: &str) -> PathBuf {
+    repository_root().join("target").join(target).join(PROFILE).join(name)
+}
+
+pub(super) fn build_all(release: &Release) -> Result<(), Failed> {
+    for architecture in Architecture::ALL {
+        build_programs(release, architecture)?;
+    }
+    write_shared_files()?;
+    Architecture::ALL.into_iter().try_for_each(|architecture| pack(release, architecture))
+}
+
+/// Builds the static command; and the command and the libraries for glibc.
+fn build_programs(release: &Release, architecture: Architecture) -> Result<(), Failed> {
+    let target = architecture.static_target();
+    let linker = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
+    let options = ["--locked", "--profile", PROFILE, "--package", "nocopy-cli", "--target"];
+    let static_build = [&["build"], &options[..], &[&target]].concat();
+    build_step(release, "static command", &static_build).with_variable(&linker, "rust-lld").run()?;
+
+    let target = format!("{}.{GLIBC}", architecture.glibc_target());
+    let libraries = LIBRARIES.map(|[package, _]| ["--package", package]).concat();
+    let glibc_build = [&["zigbuild"], &options[..], &[&target], &libraries[..]].concat();
+    build_step(release, "command and libraries for glibc", &glibc_build).run()
+}
+
+/// A call of cargo whose results do not depend on where the sources and crates are.
+fn build_step(release: &Release, name: &str, arguments: &[&str]) -> CommandStep {
+    let home = PathBuf::from(env::var_os("HOME").unwrap_or_default());
+    let crates = env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
+    let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
+    let paths = [remap(&repository_root(), "/nocopy"), remap(&crates, "/cargo")];
+    let flags = [&paths[..], &["-Cstrip=symbols".to_owned()]].concat().join("\x1f");
+    CommandStep::cargo(name, arguments)
+        .with_variable("CARGO_ENCODED_RUSTFLAGS", &flags)
+        .with_variable("SOURCE_DATE_EPOCH", &release.epoch)
+        .with_variable("PATH", &tools::path_variable())
+}
+
+/// Man pages and completions, made by the command itself; documents; the licences of all crates.
+fn write_shared_files() -> Result<(), Failed> {
+    let share = shared_files().join("share");
+    let _ = fs::remove_dir_all(&share);
+    let command = built_file(&Architecture::native()?.static_target(), "nocopy").display().to_string();
+    let manual = share.join("man/man1").display().to_string();
+    CommandStep::new("man pages", &command, &["man", "--output", &manual]).run()?;
+    for [shell, file] in COMPLETIONS {
+        let text = CommandStep::new(file, &command, &["completions", shell]).captured_output()?;
+        write_file(&share.join(file), text)?;
+    }
+    let documents = share.join("doc/nocopy");
+    for name in DOCUMENTS {
+        write_file(&documents.join(name), read(&repository_root().join(name))?)?;
+    }
+    write_file(&documents.join("LICENSES-OF-CRATES"), licences_of_crates()?)
+}
+
+fn licences_of_crates() -> Result<String, Failed> {
+    let packaging = |name: &str| repository_root().join("packaging").join(name).display().to_string();
+    let (configuration, template) = (packaging("about.toml"), packaging("about.hbs"));
+    let manifest = repository_root().join("crates/nocopy-cli/Cargo.toml").display().to_string();
+    let what = ["about", "generate", "--locked", "--offline", "--fail"];
+    let what = [&what[..], &["--config", &configuration, "--manifest-path", &manifest, &template]].concat();
+    CommandStep::cargo("licences of all crates", &what)
+        .with_variable("PATH", &tools::path_variable())
+        .captured_output()
+}
+
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failed> {
+    fs::read(path).map_err(|error| Failed(format!("{}: {error}", path.display())))
+}
+
+/// Copies a file or a directory with everything in it.
+pub(super) fn copy(from: &Path, to: &Path) -> Result<(), Failed> {
+    let directory = to.parent().expect("a path below another");
+    fs::create_dir_all(directory).map_err(|error| Failed(format!("{}: {error}", directory.display())))?;
+    let [from, to] = [from, to].map(|path| path.display().to_string());
+    CommandStep::new(&format!("copy {from}"), "cp", &["--recursive", "--no-target-directory", &from, &to])
+        .run()
+}
+
+fn pack(release: &Release, architecture: Architecture) -> Result<(), Failed> {
+    let name = archive_name(release, architecture);
+    let tree = release_path("archives").join(&name);
+    let _ = fs::remove_dir_all(&tree);
+    copy(&built_file(&architecture.static_target(), "nocopy"), &tree.join("bin/nocopy"))?;
+    for [_, library] in LIBRARIES {
+        let built = built_file(&architecture.glibc_target(), library);
+        copy(&built, &tree.join("lib/nocopy").join(library))?;
+    }
+    copy(&shared_files().join("share"), &tree.join("share"))?;
+    pack_directory(release, &tree, &archive_path(release, architecture))
+}
+
+/// Packs a directory, with its name, so that equal content gives an equal file.
+fn pack_directory(release: &Release, tree: &Path, archive: &Path) -> Result<(), Failed> {
+    let (above, name) = (tree.parent().expect("a path"), tree.file_name().expect("a name"));
+    let (above, name) = (above.display().to_string(), name.display().to_string());
+    let (archive, time) = (archive.display().to_string(), format!("--mtime=@{}", release.epoch));
+    let same = ["--sort=name", "--format=ustar", "--owner=0", "--group=0", "--numeric-owner"];
+    let modes = ["--mode=u=rwX,go=rX", "--use-compress-program=gzip --no-name --best"];
+    let what = [&["--create", "--file", &archive, "--directory", &above, &time], &same[..], &modes, &[&name]];
+    CommandStep::new(&format!("pack {name}"), "tar", &what.concat()).run()
+}
+
+/// Runs the static binary in roots of Debian and in one that has nothing else.
+pub(super) fn try_in_clean_roots(release: &Release, roots: &CleanRoots) -> Outcome {
+    let tries = || {
+        let unpacked = roots::empty_directory("unpacked")?;
+        for architecture in Architecture::ALL {
+            let archive = archive_path(release, architecture).display().to_string();
+            let into = unpacked.join(architecture.name()).display().to_string();
+            fs::create_dir_all(&into).map_err(|error| Failed(format!("{into}: {error}")))?;
+            let what = ["--extract", "--file", &archive, "--directory", &into, "--strip-components=1"];
+            CommandStep::new("unpack the archive", "tar", &what).run()?;
+        }
+        Ok(unpacked)
+    };
+    let unpacked = match tries() {
+        Ok(unpacked) => unpacked,
+        Err(failed) => return Failed::into(failed),
+    };
+    let (native, mut outcome) = (unpacked.join(env::consts::ARCH), Outcome::default());
+    for debian in &roots.debian {
+        let tried = debian.with_files(&native).run_script("archive.sh");
+        outcome = outcome.merged_with(tried);
+    }
+    // Its root is what was unpacked: no shell, no /dev, no other file.
+    for words in ["--version", "man record", "bench --rounds 1 --window 50ms", "sniff lo --count 3"] {
+        let words: Vec<&str> = ["/bin/nocopy"].into_iter().chain(words.split(' ')).collect();
+        outcome = outcome.merged_with(roots::CleanRoot::at("empty", &native).run(&words));
+    }
+    let foreign = Architecture::ALL.into_iter().filter(|each| !each.is_native());
+    foreign.fold(outcome, |outcome, each| outcome.merged_with(try_emulated(&unpacked, each)))
+}
+
+/// What needs no feature of the kernel, by the user-mode emulator.
+fn try_emulated(unpacked: &Path, architecture: Architecture) -> Outcome {
+    let emulator = format!("qemu-{}-static", architecture.name());
+    let command = unpacked.join(architecture.name()).join("bin/nocopy").display().to_string();
+    let expected = format!("nocopy {}", env!("CARGO_PKG_VERSION"));
+    let tries = || {
+        let run = |words: &[&str]| {
+            let what = [&[&command[..]], words].concat();
+            CommandStep::new(&format!("{} {}", architecture.name(), words.join(" ")), &emulator, &what)
+                .captured_output()
+        };
+        let version = run(&["--version"])?;
+        if version.trim() != expected {
+            return Err(Failed(format!("{}: '{version}' is not '{expected}'", architecture.name())));
+        }
+        if run(&["man", "record"])?.as_bytes()
+            != read(&shared_files().join("share/man/man1/nocopy-record.1"))?
+        {
+            return Err(Failed(format!("{}: it prints another man page", architecture.name())));
+        }
+        run(&["bench", "--explain"]).map(drop)
+    };
+    tries().into()
+}

@@ -1,0 +1,59 @@
+//! The programs that make the released files, in versions that are named here, below `target/tools`.
+
+use std::path::PathBuf;
+
+use super::Architecture;
+use crate::step::{CommandStep, Failed};
+use crate::suite::built_program;
+
+/// Subcommands of cargo from crates.io, with their versions: the newest that build with Rust 1.95.
+const SUBCOMMANDS: [[&str; 2]; 2] = [["cargo-deb", "3.8.0"], ["cargo-about", "0.9.3"]];
+
+/// From PyPI, as programs: the linker that knows glibc's older versions, and the subcommand that uses it.
+const PYTHON_PACKAGES: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.1"];
+
+fn tools_path(name: &str) -> PathBuf {
+    built_program("tools", name)
+}
+
+/// `PATH` with these programs first.
+pub(super) fn path_variable() -> String {
+    let [cargo, python] =
+        [tools_path("bin"), tools_path("python/bin")].map(|path| path.display().to_string());
+    format!("{cargo}:{python}:{}", std::env::var("PATH").unwrap_or_default())
+}
+
+/// Installs what is missing, and the standard libraries of all targets.
+pub(super) fn install_all() -> Result<(), Failed> {
+    let targets = Architecture::ALL.iter().flat_map(|each| [each.static_target(), each.glibc_target()]);
+    let targets: Vec<String> = targets.collect();
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    CommandStep::new("standard libraries", "rustup", &[&["target", "add"], &targets[..]].concat()).run()?;
+    SUBCOMMANDS.iter().try_for_each(|[name, version]| install_subcommand(name, version))?;
+    install_python_packages()
+}
+
+fn install_subcommand(name: &str, version: &str) -> Result<(), Failed> {
+    let program = tools_path("bin").join(name).display().to_string();
+    let printed = CommandStep::new(&format!("{name} there"), &program, &["--version"]).captured_output();
+    if printed.is_ok_and(|printed| printed.contains(version)) {
+        return Ok(());
+    }
+    let [root, build] = ["", "build"].map(|below| tools_path(below).display().to_string());
+    let what = ["install", name, "--version", version, "--locked", "--root", &root, "--target-dir", &build];
+    CommandStep::cargo(&format!("install {name} {version}"), &what).run()
+}
+
+fn install_python_packages() -> Result<(), Failed> {
+    let directory = tools_path("python").display().to_string();
+    let pip = tools_path("python/bin/pip").display().to_string();
+    let installed = CommandStep::new("Python packages there", &pip, &["freeze"]).captured_output();
+    if installed
+        .is_ok_and(|all| PYTHON_PACKAGES.iter().all(|package| all.lines().any(|line| line == *package)))
+    {
+        return Ok(());
+    }
+    CommandStep::new("a directory for Python packages", "python3", &["-m", "venv", &directory]).run()?;
+    let what = [&["install", "--quiet"][..], &PYTHON_PACKAGES].concat();
+    CommandStep::new("install Python packages", &pip, &what).run()
+}
