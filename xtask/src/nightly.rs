@@ -87,7 +87,7 @@ const ALL: &[NightlySuite] = &[
     NightlySuite {
         name: "pair",
         about: "'nocopy bench --pair', killed at fifty random moments on veth, and on igb and virtio in the VM lab: the ports are as before",
-        inputs: &["bpf", "crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/suite", "xtask/src/vm.rs"],
+        inputs: &["crates/nocopy-cli", "crates/nocopy-vm", "xtask/src/suite", "xtask/src/vm.rs"],
         run: run_pair_kills,
     },
     NightlySuite {
@@ -182,7 +182,8 @@ const ALL: &[NightlySuite] = &[
         name: "release",
         about: "archives, Debian packages, image and units: made twice and compared, and tried in bare roots of Debian 12 and 13 and in empty ones",
         inputs: &[
-            "bpf",
+            "Cargo.lock",
+            "README.md",
             "crates/nocopy-cli",
             "crates/nocopy-pcap",
             "crates/nocopy-sockets",

@@ -63,12 +63,13 @@ impl SavedInterface {
         let paths = files.flatten().flatten().map(|entry| entry.path());
         // A few cannot be read before they are set.
         let settings = paths.filter_map(|path| Some((path.clone(), fs::read_to_string(path).ok()?)));
+        let addresses = route::addresses_of(index)?;
         Ok(Self {
             origin: Namespace::current()?,
             saved_at: Instant::now(),
-            addresses: route::addresses_of(index)?,
             neighbours: route::neighbours_of(index)?,
-            routes: route::routes_of(index)?,
+            routes: route::routes_of(index, &addresses)?,
+            addresses,
             settings: settings.collect(),
             interface,
         })
@@ -107,13 +108,13 @@ impl SavedInterface {
         let find_there = || from.run(|| Interface::find(name_there));
         if let Ok(there) = find_there() {
             wait_until(|| find_there().map_or(true, |there| there.xdp_program.is_none()));
-            link::set_link_mtu(from, name_there, there.index, *mtu_bytes)?;
             from.run(|| link::move_and_rename(&there, &self.origin, name))?;
         }
         self.origin.run(|| {
             let index = Interface::find(name)?.index;
             let settings = self.settings.iter().map(|(path, value)| return_setting(path, value));
-            let outcome = first_error(settings);
+            let outcome = link::set_link_mtu(&self.origin, name, index, *mtu_bytes);
+            let outcome = outcome.and(first_error(settings));
             let outcome = outcome.and(link::set_link_up_or_down(&self.origin, name, index, true));
             let seconds = self.saved_at.elapsed().as_secs().try_into().unwrap_or(u32::MAX);
             let addresses = self.addresses.iter().map(|address| {

@@ -9,8 +9,8 @@
 //! those would hide the others.
 //!
 //! Nothing is done per packet. What changes a method is rare and not inlined; a copy is compared with what
-//! was reported once a batch, where its bytes are counted or handed over. Without the feature all of this
-//! compiles to nothing.
+//! was reported once a batch, where its bytes are counted or handed over. Without the feature there is
+//! no comparison.
 
 use std::fmt::Display;
 

@@ -102,7 +102,7 @@
 //!
 //! With the feature `tracing` there is one event when something is new in what `explain` or `ledger` of a
 //! half says, in the same words, and none per packet or call. All have the target `nocopy` and the field
-//! `half`; those of ports and captures also `interface` and `queue`.
+//! `half`; those of ports also `interface` and `queue`, those of captures `interface`.
 //!
 //! | event | level | more fields |
 //! |---|---|---|

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::crates;
 use super::files::{FILES, release_path, work_directory};
-use super::{crates, reproducible};
 use crate::gate::{Gate, Outcome};
 use crate::git::Git;
 use crate::imports::read_source;
@@ -39,10 +39,8 @@ const STEPS: &[ReleaseStep] = &[
     ReleaseStep { name: "licences", run: |_| licences::check_licences() },
     ReleaseStep { name: "advisories", run: |_| skip_advisories() },
     ReleaseStep { name: "oldest Rust", run: |_| oldest_rust::check_with_oldest_rust() },
-    ReleaseStep { name: "archives, packages, image", run: |_| super::build_files() },
-    ReleaseStep { name: "the same built twice", run: |_| reproducible::build_twice() },
+    ReleaseStep { name: "archives, packages, image, tried in clean roots", run: |_| super::build_and_try() },
     ReleaseStep { name: "crates", run: crates::pack_and_install },
-    ReleaseStep { name: "checksums", run: |_| write_checksums().into() },
 ];
 
 const CHECKSUMS: &str = "SHA256SUMS";
@@ -77,6 +75,7 @@ pub(crate) fn run_command(ReleaseArguments { version }: &ReleaseArguments) -> Re
             }
         }
     }
+    gate.run(CHECKSUMS, || write_checksums().into()); // each time: files may be gone since a step passed
     let passed = gate.print_summary();
     eprintln!("xtask: release {version}: the files are in {FILES}; RELEASE.md says how to publish them");
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -202,16 +201,23 @@ fn skip_advisories() -> Outcome {
     )
 }
 
-/// Writes the SHA-256 of each released file.
+/// Writes the SHA-256 of each released file. Errors: a kind of them is missing.
 fn write_checksums() -> Result<(), Failed> {
     let directory = release_path("");
     let failed = |error: io::Error| Failed(format!("{}: {error}", directory.display()));
+    const ENDINGS: [&str; 3] = [".crate", ".tar.gz", ".deb"];
     let mut names = Vec::new();
     for entry in fs::read_dir(&directory).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
-        if [".crate", ".tar.gz", ".deb"].iter().any(|end| name.ends_with(end)) {
+        if ENDINGS.iter().any(|end| name.ends_with(end)) {
             names.push(name);
         }
+    }
+    if let Some(missing) = ENDINGS.iter().find(|end| !names.iter().any(|name| name.ends_with(**end))) {
+        return Err(Failed(format!(
+            "{}: no file ends with '{missing}'; remove target/release-X.Y.Z, and make the release again",
+            directory.display()
+        )));
     }
     names.sort();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -14,6 +14,9 @@ const CLONE: &str = "made-once-more-in-a-directory-with-a-longer-path";
 pub(super) fn build_twice() -> Outcome {
     let compared = || {
         let first = digests(&release_path(""))?;
+        if first.is_empty() {
+            return Err(Failed("no files were made; run 'cargo xtask release-files' first".to_owned()));
+        }
         let clone = roots::empty_directory(CLONE)?;
         let shown = clone.display().to_string();
         CommandStep::new("clone", "git", &["clone", "--quiet", ".", &shown]).run()?;

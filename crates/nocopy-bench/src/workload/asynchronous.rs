@@ -27,7 +27,7 @@ pub(crate) const ASYNC: Workload = Workload {
     ],
     lab_only: Some(LOOPBACK),
     notes: &[
-        "async: each program runs on one thread; the other end of its connection is the same program without tokio.",
+        "async: each program runs on one thread; at the other end the same plain program sends to both, or receives from both.",
     ],
     ..Workload::measured_by(measure)
 };

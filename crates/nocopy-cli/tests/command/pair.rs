@@ -32,6 +32,8 @@ const SETUP: &str = "
     ip route add 10.9.2.0/24 via 10.9.0.9 dev two metric 70 proto static
     ip route add 10.9.3.0/24 via 10.9.2.1 dev two onlink table 77
     ip route add 10.9.4.0/24 dev one src 10.9.0.1
+    ip route add 10.8.4.0/24 dev away src 10.9.0.1
+    ip route add multicast 239.1.0.0/16 dev one; ip route add local 10.5.0.0/16 dev one
     ip route add default via 10.8.0.2 dev away
     ip neighbour add 10.9.0.77 lladdr 02:00:00:00:00:77 dev two nud permanent
     echo 2 > /proc/sys/net/ipv4/conf/two/rp_filter
@@ -234,10 +236,14 @@ fn kill_at_random_moments(kills: usize, seed: u64) {
         let delay_ms = random.u64(..if kill % 2 == 0 { 400 } else { 2000 });
         let spawn = || pair_command(&["one", "two", "--yes"]).process_group(0).spawn().unwrap();
         let bench = RunningNocopy(Some(network.0.run(spawn)));
-        sleep(Duration::from_millis(delay_ms));
+        // At least one is killed while it has the ports.
+        match kill {
+            0 => wait_until_away(&network),
+            _ => sleep(Duration::from_millis(delay_ms)),
+        }
         match random.u32(..4) {
             0 => kill_process_group(bench.pid(), Signal::KILL).unwrap(),
-            1 => kill_process_group(bench.pid(), Signal::INT).unwrap(),
+            1 => kill_process_group(bench.pid(), Signal::TERM).unwrap(),
             _ => kill_process(bench.pid(), Signal::KILL).unwrap(),
         }
         // The process that puts the ports back has the same standard error: it ends last.
@@ -248,6 +254,11 @@ fn kill_at_random_moments(kills: usize, seed: u64) {
             &format!("kill {kill}, after {delay_ms} ms: {}", lossy_text(&output.stderr)),
         );
     }
+}
+
+fn wait_until_away(network: &Network) {
+    let is_here = || run_script(&network.0, "ip link show one").status.success();
+    wait_until("the ports are taken", || !is_here());
 }
 
 #[test]

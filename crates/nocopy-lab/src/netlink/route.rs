@@ -104,29 +104,35 @@ pub(crate) fn return_neighbour(neighbour: &NeighbourMessage, index: u32) -> io::
     request(RouteNetlinkMessage::NewNeighbour(neighbour), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
 }
 
-/// The routes through an interface, of all tables, except those that come with its addresses or from a router
-/// by themselves.
-pub(crate) fn routes_of(index: u32) -> Result<Vec<RouteMessage>, Error> {
+/// The routes of all tables that go with an interface and these addresses of its, except those that come with
+/// the addresses by themselves.
+pub(crate) fn routes_of(index: u32, addresses: &[AddressMessage]) -> Result<Vec<RouteMessage>, Error> {
     let question = |family| {
         let mut message = RouteMessage::default();
         message.header.address_family = family;
         RouteNetlinkMessage::GetRoute(message)
     };
     dump("routes", FAMILIES.map(question), |answer| match answer {
-        RouteNetlinkMessage::NewRoute(route) if leads_through(&route, index) => Some(route),
+        RouteNetlinkMessage::NewRoute(route) if depends_on(&route, index, addresses) => Some(route),
         _ => None,
     })
 }
 
-fn leads_through(route: &RouteMessage, index: u32) -> bool {
-    let is_own_or_automatic = matches!(
-        route.header.kind,
-        RouteType::Local | RouteType::Broadcast | RouteType::Anycast | RouteType::Multicast
-    );
-    !is_own_or_automatic
+/// Whether a route leads through the interface, or prefers one of the addresses as its source: the kernel
+/// deletes both.
+fn depends_on(route: &RouteMessage, index: u32, addresses: &[AddressMessage]) -> bool {
+    let is_automatic = route.header.protocol == RouteProtocol::Kernel
+        && matches!(
+            route.header.kind,
+            RouteType::Local | RouteType::Broadcast | RouteType::Anycast | RouteType::Multicast
+        );
+    let is_own = |source: IpAddr| addresses.iter().any(|address| ip_address(address) == Some(source));
+    !is_automatic
         && route.attributes.iter().any(|attribute| match attribute {
             RouteAttribute::Oif(out) => *out == index,
             RouteAttribute::MultiPath(hops) => hops.iter().any(|hop| hop.interface_index == index),
+            RouteAttribute::PrefSource(RouteAddress::Inet(source)) => is_own((*source).into()),
+            RouteAttribute::PrefSource(RouteAddress::Inet6(source)) => is_own((*source).into()),
             _ => false,
         })
 }

@@ -17,11 +17,16 @@ use crate::sys::timed_epoll::TimedEpoll;
 use crate::sys::watch::CallOutcome;
 use crate::sys::watch::WatchedDescriptors;
 
-/// A task that always finds something to do lets others run (`tokio::task::coop`), as those that wait do.
-#[cfg(any(feature = "futures", feature = "tcp"))]
+/// Polls as tokio's own types do: a task that always finds something to do lets others run
+/// (`tokio::task::coop`).
 #[inline]
-fn poll_budget(cx: &mut Context<'_>) -> Poll<()> {
-    poll_proceed(cx).map(|budget| budget.made_progress())
+fn poll_within_budget<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    let budget = ready!(poll_proceed(cx));
+    let outcome = poll(cx);
+    if outcome.is_ready() {
+        budget.made_progress();
+    }
+    outcome
 }
 
 /// A half that receives, in a tokio program: made by `into_async` of a half. It derefs to the methods that
@@ -78,11 +83,16 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
     /// # Errors
     /// Errors of the half.
     pub async fn receive(&mut self) -> io::Result<R::Received<'_>> {
-        consume_budget().await;
-        while !self.half.arm()? {
-            self.watched.next_event().await?;
-        }
+        poll_fn(|cx| poll_within_budget(cx, |cx| self.poll_arrival(cx))).await?;
         self.half.try_receive()
+    }
+
+    /// Resolves when there is something to receive.
+    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.half.arm()? {
+            ready!(self.watched.poll_event(cx))?;
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Resolves with what `take` finds in the half, as an item of a stream. Only the last task that polled is
@@ -94,15 +104,14 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
         cx: &mut Context<'_>,
         mut take: impl FnMut(&mut R) -> io::Result<Option<T>>,
     ) -> Poll<Option<io::Result<T>>> {
-        ready!(poll_budget(cx));
-        loop {
-            if let item @ Some(_) = take(&mut self.half).transpose() {
-                return Poll::Ready(item);
+        poll_within_budget(cx, |cx| {
+            loop {
+                if let item @ Some(_) = take(&mut self.half).transpose() {
+                    return Poll::Ready(item);
+                }
+                ready!(self.poll_arrival(cx))?;
             }
-            if !self.half.arm()? {
-                ready!(self.watched.poll_event(cx))?;
-            }
-        }
+        })
     }
 }
 
@@ -166,6 +175,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// # Errors
     /// Errors of [`SenderHalf::try_flush`].
     pub async fn buffer(&mut self) -> io::Result<S::Buffer> {
+        consume_budget().await;
         loop {
             if let Some(buffer) = self.half.buffer() {
                 return Ok(buffer);
@@ -185,11 +195,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// # Errors
     /// Errors of [`SenderHalf::try_flush`].
     pub async fn flush(&mut self) -> io::Result<()> {
-        consume_budget().await;
-        while !self.half.try_flush()? {
-            self.wait_for_event().await?;
-        }
-        Ok(())
+        poll_fn(|cx| self.poll_flush_queue(cx)).await
     }
 
     /// Resolves when everything is handed over and the kernel no longer reads any of the memory.
@@ -197,12 +203,7 @@ impl<S: SenderHalf> AsyncSender<S> {
     /// # Errors
     /// Errors of [`SenderHalf::try_flush`].
     pub async fn drain(&mut self) -> io::Result<()> {
-        self.flush().await?;
-        while self.half.in_flight() > 0 {
-            self.wait_for_event().await?;
-        }
-        self.half.reap(); // what finished after the last event
-        Ok(())
+        poll_fn(|cx| self.poll_drain(cx)).await
     }
 
     /// Resolves when everything is sent and all memory is free, and ends sending. If the future is dropped,
@@ -231,13 +232,14 @@ impl<S: SenderHalf> AsyncSender<S> {
         cx: &mut Context<'_>,
         mut look: impl FnMut(&mut S) -> io::Result<Option<T>>,
     ) -> Poll<io::Result<T>> {
-        ready!(poll_budget(cx));
-        loop {
-            if let Some(found) = look(&mut self.half)? {
-                return Poll::Ready(Ok(found));
+        poll_within_budget(cx, |cx| {
+            loop {
+                if let Some(found) = look(&mut self.half)? {
+                    return Poll::Ready(Ok(found));
+                }
+                ready!(self.watched()?.poll_event(cx))?;
             }
-            ready!(self.watched()?.poll_event(cx))?;
-        }
+        })
     }
 
     /// Waits for an event (completions, room to send), and handles completions.
@@ -268,17 +270,16 @@ impl<S: SenderHalf> AsyncSender<S> {
     }
 
     /// [`flush`](Self::flush), likewise.
-    #[cfg(any(feature = "futures", feature = "tcp"))]
     pub(crate) fn poll_flush_queue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(poll_budget(cx));
-        while !self.half.try_flush()? {
-            ready!(self.poll_wait(cx))?;
-        }
-        Poll::Ready(Ok(()))
+        poll_within_budget(cx, |cx| {
+            while !self.half.try_flush()? {
+                ready!(self.poll_wait(cx))?;
+            }
+            Poll::Ready(Ok(()))
+        })
     }
 
     /// [`drain`](Self::drain), likewise.
-    #[cfg(feature = "futures")]
     pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush_queue(cx))?;
         while self.half.in_flight() > 0 {
@@ -303,14 +304,16 @@ impl<S: SenderHalf> AsyncSender<S> {
             }
             self.socket = None;
         }
-        loop {
-            if let CallOutcome::Done(result) | CallOutcome::Exhausted(result) = call(&mut self.half)? {
-                return Poll::Ready(Ok(result));
+        poll_within_budget(cx, |cx| {
+            loop {
+                if let CallOutcome::Done(result) | CallOutcome::Exhausted(result) = call(&mut self.half)? {
+                    return Poll::Ready(Ok(result));
+                }
+                if !arm(&mut self.half)? {
+                    ready!(self.watched()?.poll_event(cx))?;
+                }
             }
-            if !arm(&mut self.half)? {
-                ready!(self.watched()?.poll_event(cx))?;
-            }
-        }
+        })
     }
 
     /// The registered descriptor of the half.

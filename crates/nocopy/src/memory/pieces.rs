@@ -40,10 +40,10 @@ impl Deref for Buffers {
 impl FromIterator<Buffer> for Buffers {
     fn from_iter<I: IntoIterator<Item = Buffer>>(buffers: I) -> Self {
         let mut buffers = buffers.into_iter();
-        match (buffers.next(), buffers.next()) {
-            (Some(buffer), None) => Self::One(buffer),
-            (first, second) => Self::List(first.into_iter().chain(second).chain(buffers).collect()),
-        }
+        // Once for each: after its end an iterator may begin again.
+        let Some(first) = buffers.next() else { return Self::default() };
+        let Some(second) = buffers.next() else { return Self::One(first) };
+        Self::List([first, second].into_iter().chain(buffers).collect())
     }
 }
 

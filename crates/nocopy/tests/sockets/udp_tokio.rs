@@ -288,12 +288,40 @@ async fn a_flooded_receiver_lets_other_tasks_run() {
 async fn a_sender_with_room_lets_other_tasks_run() {
     let (mut sender, _receiver, _) = async_pair(Socket::builder());
     let other = tokio::spawn(async {});
-    let is_alone = async |_| {
+    let by_copies = async |_| {
         sender.send_copy(b"one more").await.unwrap();
+        !other.is_finished()
+    };
+    assert!(rounds_while(by_copies).await < ROUNDS);
+    let other = tokio::spawn(async {});
+    let by_flushes = async |_| {
+        sender.send(vec![1]).unwrap();
         sender.flush().await.unwrap();
         !other.is_finished()
     };
-    assert!(rounds_while(is_alone).await < ROUNDS);
+    assert!(rounds_while(by_flushes).await < ROUNDS);
+    let other = tokio::spawn(async {});
+    let by_buffers = async |_| {
+        let buffer = sender.buffer().await.unwrap();
+        sender.send(buffer).ok(); // empty or not
+        !other.is_finished()
+    };
+    assert!(rounds_while(by_buffers).await < ROUNDS);
+}
+
+/// Many receivers without data do not use up what a task may do: the last one's is received.
+#[tokio::test]
+async fn idle_receivers_take_no_budget() {
+    let mut idle: Vec<_> = (0..200).map(|_| async_pair(Socket::builder())).collect();
+    let (mut sender, mut last, _) = async_pair(Socket::builder());
+    sender.send_copy(b"here").await.unwrap();
+    let found = std::future::poll_fn(|cx| {
+        for (_, receiver, _) in &mut idle {
+            assert!(std::pin::pin!(receiver.receive()).poll(cx).is_pending());
+        }
+        std::pin::pin!(last.receive()).poll(cx).map(|batch| batch.unwrap().count())
+    });
+    assert_eq!(within_patience(found).await, 1);
 }
 
 /// The number of rounds that a program makes until it returns false, at most [`ROUNDS`].

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use tokio::task::coop::consume_budget;
+
 use super::NonblockingSender;
 use crate::engine::address;
 use crate::engine::asynchronous::AsyncSender;
@@ -71,6 +73,7 @@ impl AsyncSender<NonblockingSender> {
     }
 
     async fn copy_to(&mut self, bytes: &[u8], destination: u32) -> Result<(), Reason> {
+        consume_budget().await;
         loop {
             match self.try_copy_to(bytes, destination) {
                 Err(Reason::Full) => {}
