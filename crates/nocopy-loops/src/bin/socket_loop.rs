@@ -29,9 +29,12 @@ fn main() {
     let which = arguments.next().unwrap_or_else(|| "all".into());
     let batches: u32 = arguments.next().map_or(100, |count| count.parse().expect("a number of batches"));
     for (name, work) in [
-        ("datagram-alone", run_datagram_sends as fn(u32)),
-        ("datagram-group", run_group_sends),
-        ("datagram-burst", run_burst_sends),
+        (
+            "datagram-alone",
+            (|calls| run_sends(calls, udp::Method::Socket, 1, measured_datagram_send)) as fn(u32),
+        ),
+        ("datagram-group", |calls| run_sends(calls, udp::Method::Gso, GROUP, measured_group_send)),
+        ("datagram-burst", |calls| run_sends(calls, udp::Method::Gso, SEGMENTS, measured_burst_send)),
         ("tcp-write", run_stream_writes),
     ] {
         if which == name || which == "all" {
@@ -41,10 +44,11 @@ fn main() {
     }
 }
 
-fn run_datagram_sends(calls: u32) {
-    let (mut socket, _sink) = open_socket_and_sink(udp::Method::Socket);
-    (0..calls).for_each(|_| measured_datagram_send(socket.sender()));
-    assert_eq!(socket.sender().stats().moved, u64::from(calls));
+/// Calls `send` that often, each time for so many datagrams.
+fn run_sends(calls: u32, method: udp::Method, datagrams: usize, send: fn(&mut udp::Sender)) {
+    let (mut socket, _sink) = open_socket_and_sink(method);
+    (0..calls).for_each(|_| send(socket.sender()));
+    assert_eq!(socket.sender().stats().moved, u64::from(calls) * datagrams as u64);
 }
 
 #[inline(never)]
@@ -55,12 +59,6 @@ fn measured_datagram_send(sender: &mut udp::Sender) {
     sender.flush().expect("a working network");
 }
 
-fn run_group_sends(calls: u32) {
-    let (mut socket, _sink) = open_socket_and_sink(udp::Method::Gso);
-    (0..calls).for_each(|_| measured_group_send(socket.sender()));
-    assert_eq!(socket.sender().stats().moved, u64::from(calls) * GROUP as u64);
-}
-
 #[inline(never)]
 fn measured_group_send(sender: &mut udp::Sender) {
     for _ in 0..GROUP {
@@ -69,12 +67,6 @@ fn measured_group_send(sender: &mut udp::Sender) {
         sender.send(buffer).expect("room");
     }
     sender.flush().expect("a working network");
-}
-
-fn run_burst_sends(calls: u32) {
-    let (mut socket, _sink) = open_socket_and_sink(udp::Method::Gso);
-    (0..calls).for_each(|_| measured_burst_send(socket.sender()));
-    assert_eq!(socket.sender().stats().moved, u64::from(calls) * SEGMENTS as u64);
 }
 
 #[inline(never)]

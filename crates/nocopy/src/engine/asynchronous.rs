@@ -263,7 +263,8 @@ impl<S: SenderHalf> AsyncSender<S> {
         if !self.half.arm()? {
             self.watched()?; // before its timer is set
             self.timed_epoll.set_timer(are_with_others.then_some(STARVED_INTERVAL))?;
-            self.watched()?.next_event().await?;
+            let watched = self.watched()?;
+            poll_fn(|cx| watched.poll_event(cx)).await?;
         }
         self.half.reap();
         Ok(())

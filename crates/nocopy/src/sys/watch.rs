@@ -43,13 +43,7 @@ impl WatchedDescriptors {
         Ok(epoll::add(&**self.descriptor.get_ref(), descriptor, EventData::new_u64(0), events)?)
     }
 
-    /// Resolves when an event has occurred since the last call.
-    pub(crate) async fn next_event(&self) -> io::Result<()> {
-        self.descriptor.readable().await?.clear_ready();
-        Ok(())
-    }
-
-    /// As [`next_event`](Self::next_event); only the last task that polled is woken.
+    /// Resolves when an event has occurred since the last call. Only the last task that polled is woken.
     pub(crate) fn poll_event(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.descriptor.poll_read_ready(cx))?.clear_ready();
         Poll::Ready(Ok(()))
