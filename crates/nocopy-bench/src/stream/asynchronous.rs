@@ -15,7 +15,7 @@ use crate::asynchronous::{AsyncLibrary, run_program};
 use crate::evidence;
 use nocopy_report::result::Evidence;
 
-/// Bytes that are copied at a time. The library chooses for itself how many it receives.
+/// Bytes that are copied at a time, of the library's own buffer, too.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
 
 const SOCKET_CAUSE: &str = "socket call: the kernel copies what is sent, and what is received";

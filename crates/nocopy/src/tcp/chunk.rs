@@ -109,17 +109,6 @@ impl Chunk {
         events::add_to_ledger(tally, Half::TcpReceiver, Evidence::Copied(self.cause), 0, copied);
     }
 
-    /// Counts the chunk and makes all of it a slice: bytes on mapped pages are copied, as by
-    /// [`take`](Self::take).
-    pub(super) fn into_slice(self, tally: &mut Ledger) -> Self {
-        self.add_to_ledger(tally);
-        if self.mapped.is_none() {
-            return self;
-        }
-        let cause = self.cause;
-        Self::new(None, Some(self.take()), cause)
-    }
-
     /// Removes bytes, at most all, from the front of a chunk without pages.
     pub(super) fn trim_front(&mut self, bytes: usize) {
         debug_assert!(self.mapped.is_none());

@@ -47,6 +47,9 @@ const CHUNK_BYTES: [u32; policy::METHODS_MAX - 1] =
 /// The largest of [`CHUNK_BYTES`].
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
+/// What is lent as a slice: as much as readers with a buffer of their own usually take at a time.
+const SLICE_BYTES: usize = 64 << 10;
+
 /// The unit of costs: a page's worth of bytes, however it was received.
 const UNIT_BYTES: usize = 4096;
 
@@ -62,6 +65,8 @@ const TELLING_BYTES_MIN: usize = 32 << 10;
 #[derive(Debug)]
 pub(super) struct ReceiveMethodChooser {
     policy: Policy<ReceiveMethod>,
+    /// The most bytes of a slice.
+    slice_bytes: usize,
     /// Whether mapping was measured, or found not to work.
     is_mapping_known: bool,
     sample: Option<CostSample>,
@@ -85,7 +90,11 @@ impl ReceiveMethodChooser {
             .map_or_else(|| policy_for_buffers(buffer_bytes), Policy::pinned)
             .with_work_unit(WorkUnit::Reads);
         policy.report_as(Half::TcpReceiver);
-        Self { policy, is_mapping_known: false, sample: None }
+        let slice_bytes = match pinned {
+            Some(ReceiveMethod::Recv { bytes }) => bytes as usize,
+            _ => SLICE_BYTES,
+        };
+        Self { policy, slice_bytes, is_mapping_known: false, sample: None }
     }
 
     /// The cause booked for copied bytes. "Copying is faster" is not booked before it is known.
@@ -123,6 +132,13 @@ impl ReceiveMethodChooser {
                 Some(CostSample { choice, started, owed: Duration::ZERO, units: 0, is_open: false });
         }
         choice.method
+    }
+
+    /// The most bytes to receive by a copy, to be lent as a slice, of which nothing is measured.
+    #[inline]
+    pub(super) fn start_slice(&mut self) -> usize {
+        self.sample = None;
+        self.slice_bytes
     }
 
     fn record_sample(&mut self, sample: &CostSample, now: Instant) {

@@ -38,10 +38,8 @@ impl AsyncRead for AsyncReceiver<NonblockingReceiver> {
 
 /// What was not consumed is returned by the next call of any receiving method.
 impl AsyncBufRead for AsyncReceiver<NonblockingReceiver> {
-    /// Returns the bytes of a chunk in place. Bytes on mapped pages, which their sender may still change, are
-    /// copied, and count as [`Cause::Gathered`].
-    ///
-    /// [`Cause::Gathered`]: crate::Cause::Gathered
+    /// Returns bytes that the kernel has copied into a buffer of the half: up to 64 KiB, or the length that
+    /// was [set](crate::tcp::Builder::receive_method). No page is mapped.
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let receiver = self.get_mut();
         if receiver.unread.is_none() {
@@ -71,8 +69,7 @@ impl NonblockingReceiver {
 
     /// Receives a chunk to be read in place; none at the end of the stream.
     fn fill_now(&mut self) -> io::Result<CallOutcome<()>> {
-        self.found_less = false;
-        match self.next_chunk(false) {
+        match self.next_slice(false) {
             Ok(received) => {
                 self.keep_unread(received);
                 Ok(if self.found_less { CallOutcome::Exhausted(()) } else { CallOutcome::Done(()) })

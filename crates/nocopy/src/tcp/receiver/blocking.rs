@@ -72,7 +72,7 @@ impl Receiver {
     /// The connection broke: everything received before was returned, and the rest is lost. With kind
     /// [`OutOfMemory`](io::ErrorKind::OutOfMemory): all buffers are in use; data waits in the kernel.
     pub fn receive(&mut self) -> io::Result<Option<Chunk>> {
-        self.0.deliver(|half| half.receive_within(None))
+        self.0.deliver(|half| half.receive_within(None, NonblockingReceiver::next_chunk))
     }
 
     /// Like [`receive`](Self::receive), but also returns `None` if a signal arrived, or nothing else did
@@ -85,7 +85,7 @@ impl Receiver {
         if timeout.is_zero() {
             return self.try_receive();
         }
-        self.0.deliver(|half| half.receive_within(Some(timeout)))
+        self.0.deliver(|half| half.receive_within(Some(timeout), NonblockingReceiver::next_chunk))
     }
 
     /// The half for a tokio program, whose waits are futures.
@@ -107,34 +107,40 @@ impl Receiver {
 blocking_half!(Receiver, NonblockingReceiver);
 
 impl NonblockingReceiver {
-    /// Waits for at most `timeout`, if there is one: for the blocking half.
+    /// The `next` chunk; waits for at most `timeout`, if there is one: for the blocking half.
     pub(super) fn receive_within(
         &mut self,
         timeout: Option<Duration>,
+        next: impl Fn(&mut Self, bool) -> Result<Option<Chunk>, ReceiveError>,
     ) -> Result<Option<Chunk>, ReceiveError> {
         let spin = match self.wait {
             Wait::Spin => Duration::MAX,
             Wait::Adaptive { spin } => spin,
             _ => {
                 self.set_timeout(timeout)?;
-                return self.next_chunk(true);
+                return next(self, true);
             }
         };
         let start = Instant::now();
         let spin = timeout.map_or(spin, |timeout| timeout.min(spin));
-        let found = self.spin_for_chunk(start, spin);
+        let found = self.spin_for_chunk(start, spin, &next);
         let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
         if !matches!(found, Err(ReceiveError::WouldBlock)) || left == Some(Duration::ZERO) {
             return found;
         }
         self.set_timeout(left)?;
-        self.next_chunk(true)
+        next(self, true)
     }
 
     /// Repeats the call for that long.
-    fn spin_for_chunk(&mut self, start: Instant, limit: Duration) -> Result<Option<Chunk>, ReceiveError> {
+    fn spin_for_chunk(
+        &mut self,
+        start: Instant,
+        limit: Duration,
+        next: impl Fn(&mut Self, bool) -> Result<Option<Chunk>, ReceiveError>,
+    ) -> Result<Option<Chunk>, ReceiveError> {
         loop {
-            match self.next_chunk(false) {
+            match next(self, false) {
                 Err(ReceiveError::WouldBlock) if start.elapsed() < limit => std::hint::spin_loop(),
                 received => return received,
             }

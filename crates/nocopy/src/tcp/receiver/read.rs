@@ -3,6 +3,7 @@
 
 use std::io::{self, BufRead};
 
+use super::error::ReceiveError;
 use super::{NonblockingReceiver, Receiver};
 use crate::events::{self, Half};
 use crate::facts::evidence::{Cause, Evidence};
@@ -32,11 +33,12 @@ impl io::Read for Receiver {
 /// What was not consumed is returned by the next call of any receiving method. It is no longer in the socket:
 /// [`Pages::fill`](crate::tcp::Pages::fill) would leave it out.
 impl io::BufRead for Receiver {
-    /// Waits for bytes if all were consumed, and returns those of a chunk in place. Bytes on mapped pages,
-    /// which their sender may still change, are copied, and count as [`Cause::Gathered`].
+    /// Waits for bytes if all were consumed, and returns those that the kernel has copied into a buffer of
+    /// the half: up to 64 KiB, or the length that was [set](crate::tcp::Builder::receive_method). No page is
+    /// mapped.
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.unread.is_none() {
-            let received = self.receive_within(None)?;
+            let received = self.receive_within(None, NonblockingReceiver::next_slice)?;
             self.keep_unread(received);
         }
         Ok(self.unread_bytes())
@@ -53,9 +55,22 @@ impl NonblockingReceiver {
         self.unread.as_ref().map_or(&[], Chunk::copied)
     }
 
-    /// Counts a chunk, and keeps it to be read in place.
+    /// The next chunk to be read as a slice. It is always copied, because what is on mapped pages could not
+    /// be lent, as its sender may still change it; and into the memory that was consumed last, which is in
+    /// the cache.
+    pub(super) fn next_slice(&mut self, waits: bool) -> Result<Option<Chunk>, ReceiveError> {
+        let bytes = self.chooser.start_slice();
+        self.wait_for_enough(waits)?;
+        self.mapper.note_unused_call();
+        self.receive_by_copy(waits, bytes, Cause::SocketCall)
+    }
+
+    /// Counts a chunk without pages, and keeps it to be read in place.
     pub(super) fn keep_unread(&mut self, received: Option<Chunk>) {
-        self.unread = received.map(|chunk| chunk.into_slice(&mut self.tally));
+        if let Some(chunk) = &received {
+            chunk.add_to_ledger(&mut self.tally);
+        }
+        self.unread = received;
     }
 
     pub(super) fn consume_unread(&mut self, bytes: usize) {

@@ -252,26 +252,64 @@ fn bytes_left_by_buffered_reads_come_next_by_every_method() {
     }
 }
 
+/// Receives 300 KB by [`io::BufRead`], and returns the lengths of the slices and where each begins.
+fn read_slices(receiving: Option<ReceiveMethod>) -> (Receiver, Vec<(usize, usize)>) {
+    let sent = SendPlan { bytes: 300_000, write_bytes: 15 * PAGE_BYTES, zero_copy: true };
+    let (sender, stream) = loopback_pair();
+    let sender = send_in_thread(sender, sent);
+    let mut receiver = receiver_of(stream, receiving);
+    let (mut expected, mut slices) = (ExpectedBytes::default(), Vec::new());
+    loop {
+        let slice = receiver.fill_buf().unwrap();
+        if slice.is_empty() {
+            break;
+        }
+        expected.check_bytes(slice);
+        let bytes = slice.len();
+        slices.push((slice.as_ptr().addr(), bytes));
+        receiver.consume(bytes);
+    }
+    assert_eq!(expected.at, sent.bytes);
+    sender.join().unwrap();
+    (receiver, slices)
+}
+
 #[test]
-fn mapped_pages_read_as_slices_count_as_copied() {
+fn slices_are_copied_into_the_memory_that_was_consumed_last() {
+    for (receiving, bytes_max) in [
+        (None, 64 << 10),
+        (Some(ReceiveMethod::Mapped), 64 << 10),
+        (Some(ReceiveMethod::Recv { bytes: 10_000 }), 10_000),
+    ] {
+        let (receiver, slices) = read_slices(receiving);
+        assert!(slices.iter().all(|&(at, bytes)| at == slices[0].0 && bytes <= bytes_max), "{slices:?}");
+        let ledger = receiver.ledger();
+        assert_eq!(ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), 300_000, "{receiving:?} {ledger}");
+    }
+}
+
+#[test]
+fn pages_behind_a_slice_are_mapped_for_chunks() {
     let (mut peer, stream) = loopback_pair();
     let mut receiver = receiver_of(stream, Some(ReceiveMethod::Mapped));
+    peer.write_all(b"header").unwrap();
+    assert_eq!(receiver.fill_buf().unwrap(), b"header");
+    receiver.consume(6);
     // Less than a first segment over loopback (32741 bytes).
     let sent = SendPlan { bytes: 7 * PAGE_BYTES, write_bytes: 7 * PAGE_BYTES, zero_copy: true };
     send_pattern(&mut peer, sent);
     wait_until_queued(&receiver, sent.bytes);
-    let first = receiver.fill_buf().unwrap().len();
-    let copied = receiver.ledger();
-    assert_eq!((copied.bytes(), copied.bytes_of(Evidence::ZeroCopy)), (first as u64, 0), "{copied}");
-    let slices = copied.bytes_of(Evidence::Copied(Cause::Gathered));
-    receiver.consume(first);
     let mut mapped_bytes = 0;
     while let Some(chunk) = next_chunk(&mut receiver).unwrap() {
         mapped_bytes += chunk.mapped().len() as u64;
     }
     let all = receiver.ledger();
-    assert_eq!((all.bytes(), all.bytes_of(Evidence::ZeroCopy)), (sent.bytes as u64, mapped_bytes), "{all}");
-    assert!(slices > 0, "pages sent without a copy are mapped: {all}");
+    assert_eq!(
+        (all.bytes(), all.bytes_of(Evidence::ZeroCopy)),
+        (6 + sent.bytes as u64, mapped_bytes),
+        "{all}"
+    );
+    assert!(mapped_bytes > 0, "pages sent without a copy are mapped: {all}");
 }
 
 #[test]
