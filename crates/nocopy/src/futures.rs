@@ -42,11 +42,15 @@ macro_rules! stream_of {
 }
 
 #[cfg(feature = "port")]
-stream_of!(port::NonblockingReceiver, Frame, |half| Ok(half.try_receive()?.next().map(Packet::take)));
+stream_of!(port::NonblockingReceiver, Frame, |half| {
+    half.try_receive().map(|mut batch| batch.next().map(Packet::take)).transpose()
+});
 #[cfg(feature = "port")]
-stream_of!(port::NonblockingQueues, Frame, |half| Ok(half.try_receive()?.next().map(Packet::take)));
+stream_of!(port::NonblockingQueues, Frame, |half| {
+    half.try_receive().map(|mut batch| batch.next().map(Packet::take)).transpose()
+});
 #[cfg(feature = "port")]
-stream_of!(NonblockingCapture, Block, |half| half.try_receive());
+stream_of!(NonblockingCapture, Block, |half| half.try_receive().transpose());
 stream_of!(udp::NonblockingReceiver, OwnedDatagram, udp::NonblockingReceiver::try_take);
 
 /// Ends when the peer has ended its stream.
@@ -55,9 +59,9 @@ impl Stream for AsyncReceiver<tcp::NonblockingReceiver> {
     type Item = io::Result<tcp::Chunk>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let take = |half: &mut tcp::NonblockingReceiver| match half.try_receive()? {
-            None if half.is_finished() => Ok(Some(None)),
-            chunk => Ok(chunk.map(Some)),
+        let take = |half: &mut tcp::NonblockingReceiver| match half.try_receive() {
+            Ok(None) if !half.is_finished() => None,
+            received => Some(received),
         };
         self.get_mut().poll_item(cx, take).map(|item| item.and_then(Result::transpose))
     }

@@ -102,11 +102,11 @@ impl<R: ReceiverHalf> AsyncReceiver<R> {
     pub(crate) fn poll_item<T>(
         &mut self,
         cx: &mut Context<'_>,
-        mut take: impl FnMut(&mut R) -> io::Result<Option<T>>,
+        mut take: impl FnMut(&mut R) -> Option<io::Result<T>>,
     ) -> Poll<Option<io::Result<T>>> {
         poll_within_budget(cx, |cx| {
             loop {
-                if let item @ Some(_) = take(&mut self.half).transpose() {
+                if let item @ Some(_) = take(&mut self.half) {
                     return Poll::Ready(item);
                 }
                 ready!(self.poll_arrival(cx))?;

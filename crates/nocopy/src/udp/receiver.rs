@@ -144,10 +144,13 @@ impl NonblockingReceiver {
     /// Returns the next waiting datagram, taken, without waiting.
     #[cfg(feature = "futures")]
     #[inline]
-    pub(crate) fn try_take(&mut self) -> io::Result<Option<OwnedDatagram>> {
+    pub(crate) fn try_take(&mut self) -> Option<io::Result<OwnedDatagram>> {
         match &mut self.0 {
             Left(kernel) => kernel.try_take(),
-            Right(port) => Ok(Batch::from_port(port.try_receive()?).next().map(Datagram::take)),
+            Right(port) => {
+                let batch = port.try_receive().map(Batch::from_port);
+                batch.map(|mut batch| batch.next().map(Datagram::take)).transpose()
+            }
         }
     }
 

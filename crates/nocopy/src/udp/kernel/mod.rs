@@ -142,12 +142,14 @@ impl Receiver {
     /// Returns the next waiting datagram, taken, without waiting.
     #[cfg(feature = "futures")]
     #[inline]
-    pub(super) fn try_take(&mut self) -> io::Result<Option<OwnedDatagram>> {
+    pub(super) fn try_take(&mut self) -> Option<io::Result<OwnedDatagram>> {
         if self.given.runs >= self.runs.len() {
-            self.receive_batch(false)?;
+            if let Err(error) = self.receive_batch(false) {
+                return Some(Err(error));
+            }
             self.given = BatchCursor::NOTHING;
         }
-        Ok(self.given.take_next(&mut self.runs))
+        self.given.take_next(&mut self.runs).map(Ok)
     }
 
     /// The runs as a batch of datagrams. Datagrams that are not read are in the next batch.
