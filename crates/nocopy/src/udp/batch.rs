@@ -4,11 +4,15 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::slice::IterMut;
 
+use nocopy_proto::wire::Ecn;
+
 use super::message::Message;
 use super::metadata::Metadata;
 use super::over_port;
 use super::run::{DatagramInfo, Run};
+use crate::facts::metadata::{Clock, Timestamp};
 use crate::memory::pool::Buffer;
+use crate::sys::udp_receive::LocalAddress;
 
 /// Received datagrams: an iterator over [`Datagram`]s.
 ///
@@ -74,7 +78,9 @@ impl BatchCursor {
             *self = Self { runs: self.runs + 1, datagrams: 0 };
             return Some(OwnedDatagram::of_single(run));
         }
-        run.make_shared();
+        if self.datagrams == 0 {
+            run.make_shared();
+        }
         // In range: if all of its datagrams had been given, the run would count as given.
         let left = &run.bytes()[self.datagrams * run.segment_bytes()..];
         let (bytes, others) = left.split_at(left.len().min(run.segment_bytes()));
@@ -228,8 +234,9 @@ impl Datagram<'_> {
             DatagramBody::Alone(run) => OwnedDatagram::of_single(run),
             DatagramBody::OfRun(run, bytes) => OwnedDatagram::of_several(run, bytes),
             DatagramBody::Port(datagram) => {
-                let (from, metadata) = (datagram.source(), datagram.metadata());
-                OwnedDatagram { from, metadata, bytes: datagram.take().into() }
+                let (info, time) = (datagram.info(), datagram.time());
+                let bytes: Buffer = datagram.take().into();
+                OwnedDatagram::new(&info, time, bytes.len(), bytes)
             }
         }
     }
@@ -259,24 +266,46 @@ impl AsRef<[u8]> for Datagram<'_> {
 #[derive(Debug)]
 pub struct OwnedDatagram {
     from: SocketAddr,
-    metadata: Metadata,
+    // Its `Metadata`, which itself needs more room.
+    local: Option<LocalAddress>,
+    /// When it arrived by `clock`, if that is known.
+    time_ns: u64,
+    clock: Option<Clock>,
+    ecn: Option<Ecn>,
+    /// A datagram is shorter than 64 KiB: the length in its header has 16 bits.
+    segment_bytes: u16,
     bytes: Buffer,
 }
 
+/// A stream moves each datagram several times, and the compiler moves no more bytes than this without a call.
+const _: () = assert!(size_of::<OwnedDatagram>() <= 128);
+
 impl OwnedDatagram {
+    #[inline]
+    fn new(info: &DatagramInfo, time: Option<Timestamp>, segment_bytes: usize, bytes: Buffer) -> Self {
+        Self {
+            from: info.from,
+            local: info.local,
+            time_ns: time.map_or(0, |time| time.ns),
+            clock: time.map(|time| time.clock),
+            ecn: info.ecn,
+            segment_bytes: segment_bytes as u16,
+            bytes,
+        }
+    }
+
     /// With the buffer of a run of one datagram.
     #[inline]
     fn of_single(run: &mut Run) -> Self {
-        let metadata = run.metadata();
         let bytes = run.take_buffer().expect("it is here").freeze();
-        Self { from: run.source(), metadata: Metadata { segment_bytes: bytes.len(), ..metadata }, bytes }
+        Self::new(run.info_of_all(), run.time(), bytes.len(), bytes)
     }
 
     /// Shares the buffer of a run of several.
     #[inline]
     fn of_several(run: &Run, bytes: &[u8]) -> Self {
         let bytes = Buffer::from_shared(run.shared_buffer(), |all| &all[run.range_of(bytes)]);
-        Self { from: run.source(), metadata: run.metadata(), bytes }
+        Self::new(run.info_of_all(), run.time(), run.segment_bytes(), bytes)
     }
 
     /// The address that sent it.
@@ -286,7 +315,9 @@ impl OwnedDatagram {
 
     /// What else is known about it; see [`Datagram::metadata`].
     pub fn metadata(&self) -> Metadata {
-        self.metadata
+        let Self { from, local, ecn, .. } = *self;
+        let time = self.clock.map(|clock| Timestamp { ns: self.time_ns, clock });
+        DatagramInfo { from, local, truncated: false, ecn }.metadata(self.segment_bytes.into(), time)
     }
 }
 

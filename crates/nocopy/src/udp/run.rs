@@ -127,6 +127,18 @@ impl Run {
         DatagramInfo { truncated: self.info.truncated && end == self.bytes().len(), ..self.info }
     }
 
+    /// What is known about all datagrams; only the last one may be truncated.
+    #[inline]
+    pub(super) fn info_of_all(&self) -> &DatagramInfo {
+        &self.info
+    }
+
+    /// When they arrived, if that is known.
+    #[inline]
+    pub(super) fn time(&self) -> Option<Timestamp> {
+        self.time
+    }
+
     #[inline]
     pub(super) fn range_of(&self, datagram: &[u8]) -> Range<usize> {
         // No underflow: the datagram is a part of the run's bytes.
@@ -158,6 +170,7 @@ impl Run {
         };
     }
 
+    #[inline]
     pub(super) fn shared_buffer(&self) -> Arc<SharedBuffer> {
         match &self.memory {
             RunMemory::Shared(buffer) => Arc::clone(buffer),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::engine::wait::Wait;
 use crate::facts::evidence::Ledger;
+use crate::facts::metadata::Timestamp;
 use crate::facts::method_explanation::Explanation;
 use crate::memory::area::Frame;
 use crate::memory::pool::Buffer;
@@ -155,6 +156,10 @@ impl Absent {
     }
 
     pub(super) fn metadata(&self) -> Metadata {
+        match *self {}
+    }
+
+    pub(super) fn time(&self) -> Option<Timestamp> {
         match *self {}
     }
 

@@ -599,11 +599,14 @@ impl Datagram<'_> {
     }
 
     pub(in crate::udp) fn metadata(&self) -> Metadata {
-        let time = match &self.body {
+        self.info.metadata(self.len(), self.time())
+    }
+
+    pub(in crate::udp) fn time(&self) -> Option<Timestamp> {
+        match &self.body {
             DatagramBody::Packet { packet, .. } => packet.arrival().timestamp.ok(),
             DatagramBody::Bytes(_, time) => *time,
-        };
-        self.info.metadata(self.len(), time)
+        }
     }
 
     #[inline]
