@@ -60,9 +60,9 @@ const PEERS: LoopComparison =
 /// again: a datagram, four short ones that are flushed together, 44 that the kernel cuts, and a TCP write of
 /// 64 KiB.
 const SOCKETS: &[(&str, f64)] = &[
-    ("datagram-alone", 484.0),
-    ("datagram-group", 2830.0),
-    ("datagram-burst", 1195.0),
+    ("datagram-alone", 494.0),
+    ("datagram-group", 2952.0),
+    ("datagram-burst", 1204.0),
     ("tcp-write", 1210.0),
 ];
 

@@ -1,23 +1,26 @@
 //! The buffers of one message, in order.
 
+use std::array;
 use std::iter::{Once, once};
 use std::ops::Deref;
+use std::vec;
 
 use either::Either;
 
 use super::pool::Buffer;
 
-/// Nearly always one buffer. A list is elsewhere, because room for it would be copied with every message that
-/// moves.
+/// Nearly always one buffer, or header and payload. A list is elsewhere, because room for it would be copied
+/// with every message that moves.
 #[derive(Debug)]
 pub(crate) enum Buffers {
     One(Buffer),
+    Two([Buffer; 2]),
     List(Vec<Buffer>),
 }
 
 /// Iterator over the buffers of a message.
 #[derive(Debug)]
-pub struct Pieces(Either<Once<Buffer>, std::vec::IntoIter<Buffer>>);
+pub struct Pieces(Either<Once<Buffer>, Either<array::IntoIter<Buffer, 2>, vec::IntoIter<Buffer>>>);
 
 impl Default for Buffers {
     fn default() -> Self {
@@ -32,6 +35,7 @@ impl Deref for Buffers {
     fn deref(&self) -> &[Buffer] {
         match self {
             Self::One(buffer) => std::slice::from_ref(buffer),
+            Self::Two(buffers) => buffers,
             Self::List(buffers) => buffers,
         }
     }
@@ -43,7 +47,8 @@ impl FromIterator<Buffer> for Buffers {
         // Once for each: after its end an iterator may begin again.
         let Some(first) = buffers.next() else { return Self::default() };
         let Some(second) = buffers.next() else { return Self::One(first) };
-        Self::List([first, second].into_iter().chain(buffers).collect())
+        let Some(third) = buffers.next() else { return Self::Two([first, second]) };
+        Self::List([first, second, third].into_iter().chain(buffers).collect())
     }
 }
 
@@ -55,7 +60,8 @@ impl IntoIterator for Buffers {
     fn into_iter(self) -> Pieces {
         Pieces(match self {
             Self::One(buffer) => Either::Left(once(buffer)),
-            Self::List(buffers) => Either::Right(buffers.into_iter()),
+            Self::Two(buffers) => Either::Right(Either::Left(buffers.into_iter())),
+            Self::List(buffers) => Either::Right(Either::Right(buffers.into_iter())),
         })
     }
 }
@@ -79,3 +85,26 @@ impl Iterator for Pieces {
 }
 
 impl ExactSizeIterator for Pieces {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_stay_in_their_order_in_every_form() {
+        for count in 0..5 {
+            let bytes: Vec<u8> = (0..count).collect();
+            let buffers: Buffers = bytes.iter().map(|byte| Buffer::from(vec![*byte])).collect();
+            let is_form_of_count = match &buffers {
+                Buffers::One(_) => count == 1,
+                Buffers::Two(_) => count == 2,
+                Buffers::List(_) => count == 0 || count > 2,
+            };
+            assert!(is_form_of_count, "{buffers:?}");
+            assert_eq!(buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), bytes);
+            let pieces = buffers.into_iter();
+            assert_eq!(pieces.len(), bytes.len());
+            assert_eq!(pieces.map(|buffer| buffer[0]).collect::<Vec<_>>(), bytes);
+        }
+    }
+}

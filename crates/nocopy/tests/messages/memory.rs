@@ -2,12 +2,13 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use crate::common::PATIENCE;
 use crate::common::message::{connect, pattern, receive};
 use nocopy::message::{Builder, Endpoint, Event, OpenError, Peer};
-use nocopy::{Buffer, Reason};
+use nocopy::{Buffer, Reason, udp};
 
 struct Counting;
 
@@ -92,6 +93,35 @@ fn messages_flow_without_allocations() {
         }
     }
     panic!("allocations in each series of {} messages: {allocations:?}", 300 * messages.len());
+}
+
+#[test]
+fn datagrams_of_header_and_payload_flow_without_allocations() {
+    let (header, payload) = (pattern(1, 16), pattern(2, 1000));
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    let builder = udp::Socket::builder().method(udp::Method::SendMmsg);
+    let mut socket = builder.bind("127.0.0.1:0").unwrap();
+    socket.connect(peer.local_addr().unwrap()).unwrap();
+    let mut received = [0; 2000];
+    let mut send = |times: u32| {
+        for _ in 0..times {
+            let sender = socket.sender();
+            let pieces = [&header, &payload].map(|bytes| {
+                let mut buffer = sender.buffer().expect("one is free");
+                buffer.fill(bytes).unwrap();
+                buffer.freeze()
+            });
+            sender.send(udp::Message::from_iter(pieces)).unwrap();
+            sender.flush().unwrap();
+            let bytes = peer.recv(&mut received).unwrap();
+            assert!(received[..bytes].iter().eq(header.iter().chain(&payload)));
+        }
+    };
+    send(100); // until every list has its final length
+    let before = ALLOCATIONS.get();
+    send(100);
+    assert_eq!(ALLOCATIONS.get() - before, 0);
 }
 
 #[test]

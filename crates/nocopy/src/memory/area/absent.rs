@@ -6,27 +6,29 @@ use std::ptr::NonNull;
 
 /// There is none.
 #[derive(Debug)]
-pub(crate) enum Frame {}
+pub(crate) struct Frame(Infallible);
+
+/// Of no frame.
+#[derive(Debug)]
+pub(crate) struct FrameRange(Infallible);
 
 impl Frame {
     pub(crate) fn len(&self) -> usize {
-        match *self {}
+        match self.0 {}
     }
 
-    pub(crate) fn tailroom_bytes(&self) -> usize {
-        match *self {}
+    pub(crate) fn into_range(self) -> (NonNull<u8>, FrameRange) {
+        match self.0 {}
+    }
+}
+
+impl FrameRange {
+    pub(crate) fn capacity(&self) -> usize {
+        match self.0 {}
     }
 
-    pub(crate) fn first_byte(&self) -> NonNull<u8> {
-        match *self {}
-    }
-
-    pub(crate) fn append(&mut self, _: usize) -> Result<(), Infallible> {
-        match *self {}
-    }
-
-    pub(crate) fn truncate(&mut self, _: usize) {
-        match *self {}
+    pub(crate) fn into_frame(self, _: usize) -> Frame {
+        match self.0 {}
     }
 }
 
@@ -34,6 +36,6 @@ impl Deref for Frame {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match *self {}
+        match self.0 {}
     }
 }

@@ -81,8 +81,16 @@ impl Frame {
         (frame.index, frame.data, frame.len)
     }
 
-    pub(crate) fn first_byte(&self) -> NonNull<u8> {
+    #[inline]
+    pub(super) fn first_byte(&self) -> NonNull<u8> {
         self.data
+    }
+
+    /// Returns the packet's first byte, and the frame without the length of its packet.
+    #[inline]
+    pub(crate) fn into_range(self) -> (NonNull<u8>, FrameRange) {
+        let frame = ManuallyDrop::new(self);
+        (frame.data, FrameRange { shared: frame.shared, index: frame.index, start: frame.start })
     }
 
     #[inline]
@@ -227,6 +235,44 @@ impl DerefMut for Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         // SAFETY: the frame is ours and given up here; `shared` is alive (field documentation).
+        unsafe { return_frame_to_pool(self.shared, self.index) }
+    }
+}
+
+/// The bytes of an owned frame from its packet's first one on: for a buffer, which has pointer and length itself.
+pub(crate) struct FrameRange {
+    /// As a frame's.
+    shared: NonNull<SharedArea>,
+    index: u32,
+    start: u16,
+}
+
+impl FrameRange {
+    fn shared_area(&self) -> &SharedArea {
+        // SAFETY: alive as long as the frame is (field documentation).
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// The bytes to the end of the frame.
+    pub(crate) fn capacity(&self) -> usize {
+        // No underflow: the packet lay within its frame.
+        self.shared_area().frame_bytes as usize - usize::from(self.start)
+    }
+
+    /// The frame, with a packet of `len` bytes. Panics if they exceed the capacity.
+    pub(crate) fn into_frame(self, len: usize) -> Frame {
+        assert!(len <= self.capacity(), "no longer than its capacity");
+        let range = ManuallyDrop::new(self);
+        let (index, start) = (range.index, range.start);
+        let data = range.shared_area().frame_pointer(index, start);
+        // Fits: a frame has at most 32768 bytes.
+        Frame { shared: range.shared, data, index, start, len: len as u16 }
+    }
+}
+
+impl Drop for FrameRange {
+    fn drop(&mut self) {
+        // SAFETY: as of a frame.
         unsafe { return_frame_to_pool(self.shared, self.index) }
     }
 }

@@ -38,6 +38,7 @@ pub use balance::Balance;
 pub use chain::Chain;
 pub(crate) use departures::DepartureTimes;
 pub use draft::{Draft, Drafts};
+pub(crate) use frame::FrameRange;
 pub use frame::{Frame, SharedFrame};
 pub(crate) use metadata::{ArrivalMetadataSource, PacketOrigin, no_metadata_for_mode};
 pub use packet::Packet;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::Pool;
 use super::owner::Owner;
 use crate::facts::rejected::TooLong;
-use crate::memory::area::Frame;
+use crate::memory::area::{Frame, FrameRange};
 
 /// Owned bytes that are only read: memory of a pool, of the program, or a frame.
 ///
@@ -33,6 +33,10 @@ pub struct Buffer {
     pub(super) len: usize,
     pub(super) origin: BufferOrigin,
 }
+
+/// Two lie in a queued message, and a longer one would no longer be moved inline.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Buffer>() == 40);
 
 /// Owned bytes that can be written: memory of a pool, a frame, or [memory that is not
 /// Rust's](Self::from_raw).
@@ -61,12 +65,13 @@ pub(super) enum BufferOrigin {
     },
     /// A value of the program, which has the bytes.
     Owner(Owner),
-    /// Memory that is not Rust's, of this capacity, which is there as long as the value.
-    Raw(Owner, usize),
+    /// Memory that is not Rust's, of the owner's capacity, which is there as long as the value.
+    Raw(Owner),
     /// A value that others read, too.
     #[cfg_attr(not(feature = "bytes"), expect(dead_code, reason = "keeps the bytes"))]
     Shared(Arc<dyn Any + Send + Sync>),
-    Frame(Frame),
+    /// A frame whose packet begins at the buffer's first byte.
+    Frame(FrameRange),
     /// Bytes of the program that are there for good.
     Static,
 }
@@ -126,7 +131,7 @@ impl Buffer {
             return Err(self);
         }
         match self.into_origin() {
-            BufferOrigin::Owner(owner) | BufferOrigin::Raw(owner, _) => Ok(owner.into_value()),
+            BufferOrigin::Owner(owner) | BufferOrigin::Raw(owner) => Ok(owner.into_value()),
             _ => unreachable!("looked at above"),
         }
     }
@@ -141,7 +146,7 @@ impl Buffer {
 
     fn owner(&self) -> Option<&Owner> {
         match &self.origin {
-            BufferOrigin::Owner(owner) | BufferOrigin::Raw(owner, _) => Some(owner),
+            BufferOrigin::Owner(owner) | BufferOrigin::Raw(owner) => Some(owner),
             _ => None,
         }
     }
@@ -163,9 +168,9 @@ impl Buffer {
     pub fn capacity(&self) -> usize {
         match &self.origin {
             BufferOrigin::Pool { pool, .. } => pool.buffer_bytes(),
-            BufferOrigin::Raw(_, capacity) => *capacity,
+            BufferOrigin::Raw(owner) => owner.capacity(),
             BufferOrigin::Owner(_) | BufferOrigin::Shared(_) | BufferOrigin::Static => self.len,
-            BufferOrigin::Frame(frame) => frame.len() + frame.tailroom_bytes(),
+            BufferOrigin::Frame(range) => range.capacity(),
         }
     }
 
@@ -191,7 +196,7 @@ impl Buffer {
     /// Whether nothing else reads its bytes.
     #[inline]
     fn is_writable(&self) -> bool {
-        matches!(self.origin, BufferOrigin::Pool { .. } | BufferOrigin::Frame(_) | BufferOrigin::Raw(..))
+        matches!(self.origin, BufferOrigin::Pool { .. } | BufferOrigin::Frame(_) | BufferOrigin::Raw(_))
     }
 
     /// Whether its pages can be replaced, at the latest when `ring` ends (if that has this pool registered).
@@ -309,8 +314,8 @@ impl BufferMut {
     /// So other code may look at the memory, and change it, between those calls. If the kernel still reads it
     /// meanwhile, the peer gets either the old bytes or the new ones.
     pub unsafe fn from_raw(first: NonNull<u8>, bytes: usize, owner: impl Send + 'static) -> Self {
-        let (owner, _) = Owner::new(owner);
-        Self(Buffer { data: first, len: bytes, origin: BufferOrigin::Raw(owner, bytes) })
+        let origin = BufferOrigin::Raw(Owner::of_raw(owner, bytes));
+        Self(Buffer { data: first, len: bytes, origin })
     }
 
     /// The memory behind its bytes, up to the capacity.
@@ -432,7 +437,8 @@ impl From<Frame> for BufferMut {
 impl From<Frame> for Buffer {
     fn from(frame: Frame) -> Self {
         let len = frame.len();
-        Self { data: frame.first_byte(), len, origin: BufferOrigin::Frame(frame) }
+        let (data, range) = frame.into_range();
+        Self { data, len, origin: BufferOrigin::Frame(range) }
     }
 }
 
@@ -448,10 +454,8 @@ impl TryFrom<Buffer> for Frame {
             return Err(buffer);
         }
         let bytes = buffer.len();
-        let BufferOrigin::Frame(mut frame) = buffer.into_origin() else { unreachable!("looked at above") };
-        frame.append(bytes.saturating_sub(frame.len())).expect("no longer than its capacity");
-        frame.truncate(bytes);
-        Ok(frame)
+        let BufferOrigin::Frame(range) = buffer.into_origin() else { unreachable!("looked at above") };
+        Ok(range.into_frame(bytes))
     }
 }
 

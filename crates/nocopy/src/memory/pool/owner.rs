@@ -10,7 +10,13 @@ use std::ptr::NonNull;
 ///
 /// A pointer to a leaked box, because moving a box would claim exclusive access to the bytes in it.
 #[derive(Debug)]
-pub(super) struct Owner(NonNull<dyn Any + Send>);
+pub(super) struct Owner(NonNull<Kept<dyn Any + Send>>);
+
+struct Kept<T: ?Sized> {
+    /// Of memory that is not Rust's, in bytes.
+    capacity: usize,
+    value: T,
+}
 
 // SAFETY: the value is `Send`.
 unsafe impl Send for Owner {}
@@ -20,19 +26,33 @@ unsafe impl Sync for Owner {}
 impl Owner {
     /// The pointer to the value is valid as long as the owner.
     pub(super) fn new<T: Send + 'static>(value: T) -> (Self, NonNull<T>) {
-        let value = NonNull::from(Box::leak(Box::new(value)));
-        (Self(value), value)
+        let kept = NonNull::from(Box::leak(Box::new(Kept { capacity: 0, value })));
+        // SAFETY: the box exists, and nothing else uses it yet; no reference is made.
+        let value = unsafe { NonNull::new_unchecked(&raw mut (*kept.as_ptr()).value) };
+        (Self(kept), value)
+    }
+
+    /// The owner of memory that is not Rust's, of `capacity` bytes.
+    pub(super) fn of_raw(value: impl Send + 'static, capacity: usize) -> Self {
+        Self(NonNull::from(Box::leak(Box::new(Kept { capacity, value }))))
+    }
+
+    /// The bytes that [`of_raw`](Self::of_raw) was given.
+    #[inline]
+    pub(super) fn capacity(&self) -> usize {
+        // SAFETY: the box exists as long as this, and the number never changes.
+        unsafe { (*self.0.as_ptr()).capacity }
     }
 
     /// Whether the value is of that type.
     pub(super) fn is<T: 'static>(&self) -> bool {
         // SAFETY: the value exists as long as this; only its type is read, which any thread may do.
-        unsafe { self.0.as_ref() }.is::<T>()
+        unsafe { self.0.as_ref() }.value.is::<T>()
     }
 
     pub(super) fn downcast_ref<T: Sync + 'static>(&self) -> Option<&T> {
         // SAFETY: the value exists as long as this, is a `T` if this returns one, and any thread may read it.
-        unsafe { self.0.as_ref() }.downcast_ref()
+        unsafe { self.0.as_ref() }.value.downcast_ref()
     }
 
     /// Returns the value. Panics if it is of another type.
@@ -40,7 +60,7 @@ impl Owner {
         assert!(self.is::<T>(), "a value of another type");
         let owner = ManuallyDrop::new(self);
         // SAFETY: the pointer came from a box (`new`) of a `T`, and `owner` is not dropped.
-        *unsafe { Box::from_raw(owner.0.as_ptr().cast::<T>()) }
+        unsafe { Box::from_raw(owner.0.as_ptr().cast::<Kept<T>>()) }.value
     }
 }
 
