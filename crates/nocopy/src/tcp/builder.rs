@@ -113,7 +113,9 @@ impl Builder {
         self
     }
 
-    /// Receives only by this method, instead of the one measured to be best.
+    /// Receives chunks only by this method, instead of the one measured to be best. What is read as a slice
+    /// ([`io::Read`](std::io::Read), [`io::BufRead`](std::io::BufRead) and their asynchronous forms) is always
+    /// copied.
     pub fn receive_method(mut self, method: ReceiveMethod) -> Self {
         self.receive_method = Some(method);
         self

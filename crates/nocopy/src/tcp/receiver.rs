@@ -238,7 +238,13 @@ impl NonblockingReceiver {
     ) -> Result<Option<Chunk>, ReceiveError> {
         let mut buffer = self.take_buffer()?;
         buffer.resize(bytes.min(buffer.capacity()));
-        let received = self.receive_into(&mut buffer, waits)?;
+        let received = match self.receive_into(&mut buffer, waits) {
+            Ok(received) => received,
+            Err(error) => {
+                self.buffers.put(buffer.freeze());
+                return Err(error);
+            }
+        };
         self.found_less = received < buffer.len();
         if received == 0 {
             self.buffers.put(buffer.freeze());

@@ -134,10 +134,13 @@ impl ReceiveMethodChooser {
         choice.method
     }
 
-    /// The most bytes to receive by a copy, to be lent as a slice, of which nothing is measured.
+    /// The most bytes to receive by a copy, to be lent as a slice, of which nothing is measured; data received
+    /// before has been used.
     #[inline]
     pub(super) fn start_slice(&mut self) -> usize {
-        self.sample = None;
+        if let Some(sample) = self.sample.take().filter(|sample| !sample.is_open) {
+            self.record_sample(&sample, Instant::now());
+        }
         self.slice_bytes
     }
 
@@ -262,6 +265,16 @@ mod tests {
         chooser.note_received(ReceiveMethod::Recv { bytes: 64 << 10 }, 64 << 10);
         chooser.start_call();
         assert!(chooser.explain().classes[0].cost_ns.is_some());
+    }
+
+    #[test]
+    fn a_slice_behind_a_chunk_ends_its_measurement() {
+        let mut chooser = ReceiveMethodChooser::new(None, CHUNK_BYTES_MAX);
+        let method = chooser.start_call();
+        chooser.note_received(method, 64 << 10);
+        chooser.start_slice();
+        assert!(chooser.explain().classes[0].cost_ns.is_some());
+        assert!(!chooser.is_measuring(), "a slice is not measured");
     }
 
     #[test]

@@ -272,8 +272,7 @@ pub struct OwnedDatagram {
     time_ns: u64,
     clock: Option<Clock>,
     ecn: Option<Ecn>,
-    /// A datagram is shorter than 64 KiB: the length in its header has 16 bits.
-    segment_bytes: u16,
+    segment_bytes: u32,
     bytes: Buffer,
 }
 
@@ -289,7 +288,8 @@ impl OwnedDatagram {
             time_ns: time.map_or(0, |time| time.ns),
             clock: time.map(|time| time.clock),
             ecn: info.ecn,
-            segment_bytes: segment_bytes as u16,
+            // Fits: the kernel's lengths of packets have 32 bits.
+            segment_bytes: segment_bytes as u32,
             bytes,
         }
     }
@@ -317,7 +317,7 @@ impl OwnedDatagram {
     pub fn metadata(&self) -> Metadata {
         let Self { from, local, ecn, .. } = *self;
         let time = self.clock.map(|clock| Timestamp { ns: self.time_ns, clock });
-        DatagramInfo { from, local, truncated: false, ecn }.metadata(self.segment_bytes.into(), time)
+        DatagramInfo { from, local, truncated: false, ecn }.metadata(self.segment_bytes as usize, time)
     }
 }
 

@@ -61,8 +61,9 @@ impl NonblockingReceiver {
     pub(super) fn next_slice(&mut self, waits: bool) -> Result<Option<Chunk>, ReceiveError> {
         let bytes = self.chooser.start_slice();
         self.wait_for_enough(waits)?;
+        let received = self.receive_by_copy(waits, bytes, Cause::SocketCall)?;
         self.mapper.note_unused_call();
-        self.receive_by_copy(waits, bytes, Cause::SocketCall)
+        Ok(received)
     }
 
     /// Counts a chunk without pages, and keeps it to be read in place.
