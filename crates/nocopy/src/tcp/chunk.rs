@@ -121,13 +121,27 @@ impl Chunk {
     }
 }
 
+/// What is left of a buffer whose first bytes were read.
+struct UnreadBytes {
+    buffer: Buffer,
+    read_bytes: usize,
+}
+
+impl AsRef<[u8]> for UnreadBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[self.read_bytes..]
+    }
+}
+
 impl From<Chunk> for Buffer {
     /// The bytes as one buffer, to keep or to send. If some of them are on [mapped](Chunk::mapped) pages,
-    /// which can only be read, or if the first ones were read by [`std::io::BufRead`], all are copied;
-    /// otherwise none is.
+    /// which can only be read, all are copied; otherwise none is.
     fn from(chunk: Chunk) -> Self {
         match chunk {
             Chunk { mapped: None, copied: Some(buffer), read_bytes: 0, .. } => buffer,
+            Chunk { mapped: None, copied: Some(buffer), read_bytes, .. } => {
+                Self::from_owner(UnreadBytes { buffer, read_bytes })
+            }
             chunk => {
                 if let Some(Mapped { pages, copied_later }) = &chunk.mapped {
                     let before = copied_later.fetch_add(pages.len() as u64, Relaxed); // a number alone

@@ -252,6 +252,18 @@ fn bytes_left_by_buffered_reads_come_next_by_every_method() {
     }
 }
 
+#[test]
+fn what_buffered_reads_leave_of_a_buffer_is_kept_without_a_copy() {
+    let (mut peer, stream) = loopback_pair();
+    let mut receiver = receiver_of(stream, None);
+    peer.write_all(b"header, body").unwrap();
+    wait_until_queued(&receiver, 12);
+    let first_byte = receiver.fill_buf().unwrap().as_ptr();
+    receiver.consume(8);
+    let body = Buffer::from(next_chunk(&mut receiver).unwrap().unwrap());
+    assert_eq!((&body[..], body.as_ptr().addr()), (&b"body"[..], first_byte.addr() + 8));
+}
+
 /// Receives 300 KB by [`io::BufRead`], and returns the lengths of the slices and where each begins.
 fn read_slices(receiving: Option<ReceiveMethod>) -> (Receiver, Vec<(usize, usize)>) {
     let sent = SendPlan { bytes: 300_000, write_bytes: 15 * PAGE_BYTES, zero_copy: true };
