@@ -48,7 +48,7 @@ pub(crate) fn run_tutorials_with_installed(directory: &Path) -> Outcome {
     let outcome = run_on_debian(|debian| {
         copy(debian).map_or_else(Outcome::from, |()| run_tutorials(debian, INSTALLED))
     });
-    outcome.with_remark("only the tutorials, with an installed command")
+    outcome.with_remark("only the tutorials, with an installed command: the suite's row is as before")
 }
 
 fn run_on_debian(run: impl FnOnce(&Path) -> Outcome) -> Outcome {

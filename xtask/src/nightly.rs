@@ -18,7 +18,7 @@ use rows::{RecordedRun, VerdictRow};
 
 use crate::gate::{Gate, Outcome};
 use crate::git::{Git, VERDICTS, current_commit};
-use crate::step::{CommandStep, Failed, is_run_as_root, repository_root};
+use crate::step::{Failed, date_today, is_run_as_root, repository_root};
 use crate::stops::{BusyThreads, RandomProcessStops};
 use crate::suite::{self, Instrumentation, TestSuite, install_tool};
 use crate::workspace::Workspace;
@@ -236,7 +236,7 @@ pub(crate) struct NightlyArguments {
     /// With 'fuzz': how long all targets together run, on all processors.
     #[arg(long, value_parser = fuzz::parse_hours, requires = "name")]
     hours: Option<f64>,
-    /// With 'newcomer': only the tutorials, with the installed command of this directory.
+    /// With 'newcomer': only the tutorials, with the installed command of this directory; notes no verdict.
     #[arg(long, value_name = "DIRECTORY", requires = "name", conflicts_with = "hours")]
     installed: Option<PathBuf>,
     /// Run those whose inputs a change touched since their last run, the one with the oldest row first.
@@ -269,7 +269,7 @@ fn run_or_list(arguments: &NightlyArguments) -> Result<ExitCode, Failed> {
                 Err(Failed("--installed is for 'cargo xtask nightly newcomer'".into()))
             }
             (None, Some(directory)) => {
-                run_suites(&[nightly], |_| newcomer::run_tutorials_with_installed(directory))
+                run_in_gate(&[nightly], |_| newcomer::run_tutorials_with_installed(directory))
             }
             (None, None) => run_suites(&[nightly], |nightly| (nightly.run)()),
         };
@@ -300,20 +300,27 @@ fn run_suites(
     suites: &[&'static NightlySuite],
     run: impl Fn(&NightlySuite) -> Outcome,
 ) -> Result<ExitCode, Failed> {
+    run_in_gate(suites, |nightly| {
+        let outcome = run(nightly);
+        match save_verdict_row(nightly.name, &outcome) {
+            Ok(()) => outcome,
+            Err(failed) => outcome.merged_with(failed.into()),
+        }
+    })
+}
+
+/// Runs suites, or parts of them, one after the other.
+fn run_in_gate(
+    suites: &[&'static NightlySuite],
+    run: impl Fn(&NightlySuite) -> Outcome,
+) -> Result<ExitCode, Failed> {
     if !is_run_as_root() {
         return Err(Failed("the nightly suites need root: run it as root".into()));
     }
     let mut gate = Gate::default();
     gate.run("programs that tests start", machine::install_programs_for_tests);
     for nightly in suites {
-        gate.run(nightly.name, || {
-            let outcome = run(nightly);
-            let noted = save_verdict_row(nightly.name, &outcome);
-            match noted {
-                Ok(()) => outcome,
-                Err(failed) => outcome.merged_with(failed.into()),
-            }
-        });
+        gate.run(nightly.name, || run(nightly));
     }
     Ok(if gate.print_summary() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -455,8 +462,7 @@ fn run_with_address_sanitizer() -> Outcome {
 }
 
 fn save_verdict_row(name: &str, outcome: &Outcome) -> Result<(), Failed> {
-    let date = CommandStep::new("date", "date", &["--utc", "+%Y-%m-%d"]).captured_output()?;
-    let row = format!("| {name} | {} | {} | {} |", outcome.table_line(), current_commit(), date.trim());
+    let row = format!("| {name} | {} | {} | {} |", outcome.table_line(), current_commit(), date_today()?);
     let path = repository_root().join(VERDICTS);
     let written =
         fs::read_to_string(&path).and_then(|text| fs::write(&path, rows::with_row(&text, name, &row)));

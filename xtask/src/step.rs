@@ -160,6 +160,12 @@ pub(crate) fn run_steps(steps: &[CommandStep]) -> Result<(), Failed> {
     steps.iter().try_for_each(CommandStep::run)
 }
 
+/// The date in UTC, such as `2026-11-30`.
+pub(crate) fn date_today() -> Result<String, Failed> {
+    let date = CommandStep::new("date", "date", &["--utc", "+%Y-%m-%d"]).captured_output()?;
+    Ok(date.trim().to_owned())
+}
+
 /// Installs a subcommand of cargo, unless it is there.
 pub(crate) fn install_subcommand(name: &str) -> Result<(), Failed> {
     if CommandStep::cargo(name, &[name, "--version"]).succeeds_quietly() {
