@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 
 use crate::gate::Outcome;
-use crate::step::Failed;
+use crate::git::current_commit;
+use crate::step::{Failed, date_today};
 use crate::support::DOCUMENT;
 use crate::tables::write_table;
 use crate::vm;
@@ -20,7 +21,8 @@ const ROWS: [&str; 3] = [SUPPORT, "older_kernel", "granted_older_kernel"];
 pub(crate) fn measure_kernels() -> Outcome {
     vm::run_named_rows(&ROWS, RESULTS).checked_if_good(|| {
         let table = vm::parse_results::<SupportResults>(RESULTS)?.table()?;
-        write_table(DOCUMENT, "nightly kernels", &table)
+        let run = format!("Measured on {}, at commit {}.\n\n", date_today()?, current_commit());
+        write_table(DOCUMENT, "nightly kernels", &(run + &table))
     })
 }
 
@@ -130,8 +132,8 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    const MACHINES: &str = r#""machines":[{"topology":"igb","kernel":"newest","version":"7.2.1+deb13"},
-        {"topology":"virtio","kernel":"older","version":"6.1.0-9"}]"#;
+    const MACHINES: &str = r#""machines":[{"topology":"igb","kernel":"newest","version":"7.3.4+deb13-amd64"},
+        {"topology":"virtio","kernel":"older","version":"6.1.0-50-amd64"}]"#;
 
     #[test]
     fn kernels_are_columns_and_reasons_a_list() {
@@ -143,7 +145,7 @@ mod tests {
         );
         assert_eq!(
             results(&text).table().unwrap(),
-            "| works | 6.1.0-9, virtio_net | 7.2.1+deb13, igb |\n|---|---|---|\n| a | no (1) | yes |\n| b | no (2) | no (1) |\n\
+            "| works | 6.1.0-50-amd64, virtio_net | 7.3.4+deb13-amd64, igb |\n|---|---|---|\n| a | no (1) | yes |\n| b | no (2) | no (1) |\n\
              \n1. why\n2. old\n"
         );
     }
