@@ -1,4 +1,5 @@
-//! The nightly suite `semver`: whether programs written for 0.1.0 still compile, by cargo-semver-checks.
+//! The nightly suite `semver`: whether programs written for 0.1.0 still compile, by cargo-semver-checks. It
+//! does not see that the type of a parameter or of a field has changed.
 
 use crate::gate::Outcome;
 use crate::git::Git;
