@@ -6,6 +6,8 @@ pub(crate) mod crates;
 mod debian;
 mod files;
 mod image;
+#[cfg(test)]
+mod old_recordings;
 mod reproducible;
 mod roots;
 mod tarball;
