@@ -29,6 +29,7 @@ enum ProgramPurpose {
     Aarch64Lab,
     Newcomer,
     Release,
+    Workflows,
     Machines,
     SlowDisk,
 }
@@ -46,6 +47,7 @@ impl ProgramPurpose {
             Self::Aarch64Lab => "nightly suite aarch64 (installs it by itself)",
             Self::Newcomer => "nightly suites newcomer and release",
             Self::Release => "nightly suite release",
+            Self::Workflows => "nightly suite workflows",
             Self::Machines => "nightly suite machines",
             Self::SlowDisk => "nightly suite slow-disk",
         }
@@ -60,6 +62,7 @@ impl ProgramPurpose {
                 | Self::Aarch64Lab
                 | Self::Newcomer
                 | Self::Release
+                | Self::Workflows
                 | Self::Machines
                 | Self::SlowDisk
         )
@@ -139,6 +142,8 @@ const PROGRAMS: &[RequiredProgram] = &[
     ),
     required_program("debootstrap", "--version", ["debootstrap", "debootstrap"], ProgramPurpose::Newcomer),
     required_program("lintian", "--version", ["lintian", "lintian"], ProgramPurpose::Release),
+    // With what makes a directory for Python packages: Debian has it in a package of its own.
+    required_program("python3", "-cimport ensurepip", ["python3-venv", "python3"], ProgramPurpose::Release),
     required_program("dpkg-scanpackages", "--version", ["dpkg-dev", "dpkg-dev"], ProgramPurpose::Release),
     required_program("systemd-analyze", "--version", ["systemd", "systemd"], ProgramPurpose::Release),
     // In the package that runs programs of other architectures: one of the two is this machine's own.
@@ -148,6 +153,8 @@ const PROGRAMS: &[RequiredProgram] = &[
         ["qemu-user-static", "qemu-user-static"],
         ProgramPurpose::Release,
     ),
+    // Builds actionlint.
+    required_program("go", "version", ["golang-go", "golang"], ProgramPurpose::Workflows),
     required_program(
         "/usr/share/i18n/locales/de_DE",
         "",
@@ -192,6 +199,11 @@ pub(crate) fn install_debian_installer() -> Outcome {
 /// Installs what judges and tries packages.
 pub(crate) fn install_release_programs() -> Outcome {
     install_debian_installer().then(|| install_for_purpose(ProgramPurpose::Release))
+}
+
+/// Installs Go.
+pub(crate) fn install_go() -> Outcome {
+    install_for_purpose(ProgramPurpose::Workflows)
 }
 
 /// Installs the sources of locales.

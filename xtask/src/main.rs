@@ -82,6 +82,8 @@ enum XtaskCommand {
     },
     /// Run a suite that takes too long for every change, and note its verdict in docs/nightly.md.
     Nightly(nightly::NightlyArguments),
+    /// Look for advisories about all dependencies, in a database that is fetched.
+    Advisories,
     /// Check and make everything of a release, up to the commands of RELEASE.md that need accounts.
     Release(release::ReleaseArguments),
     /// Make the files that users install: archives, Debian packages, the image's file lists.
@@ -131,6 +133,7 @@ fn main() -> ExitCode {
         XtaskCommand::Bpf => bpf::build_objects(),
         XtaskCommand::Vm { arguments } => vm::run_lab(&arguments),
         XtaskCommand::Nightly(arguments) => return nightly::run_command(&arguments),
+        XtaskCommand::Advisories => licences::check_advisories(),
         XtaskCommand::Release(arguments) => {
             return release::run_command(&arguments).unwrap_or_else(|failed| print_failure(&failed));
         }

@@ -166,15 +166,6 @@ pub(crate) fn date_today() -> Result<String, Failed> {
     Ok(date.trim().to_owned())
 }
 
-/// Installs a subcommand of cargo, unless it is there.
-pub(crate) fn install_subcommand(name: &str) -> Result<(), Failed> {
-    if CommandStep::cargo(name, &[name, "--version"]).succeeds_quietly() {
-        return Ok(());
-    }
-    let package = format!("cargo-{name}");
-    CommandStep::cargo(&format!("install {package}"), &["install", &package, "--locked"]).run()
-}
-
 /// Writes a file, in a directory that may have to be made.
 pub(crate) fn write_file(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failed> {
     let directory = path.parent().expect("a file lies in a directory");

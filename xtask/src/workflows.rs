@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::gate::Outcome;
+use crate::machine;
 use crate::step::{CommandStep, Failed, files_with_ending};
 use crate::suite::built_program;
 
@@ -12,10 +13,7 @@ const ACTIONLINT: &str = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.7";
 const WORKFLOWS: &str = ".github/workflows";
 
 pub(crate) fn check_workflows() -> Outcome {
-    if !CommandStep::new("Go there", "go", &["version"]).succeeds_quietly() {
-        return Outcome::unavailable("workflows", "Go, which builds actionlint");
-    }
-    check_with_actionlint().into()
+    machine::install_go().then(|| check_with_actionlint().into())
 }
 
 fn check_with_actionlint() -> Result<(), Failed> {

@@ -3,8 +3,11 @@
 use std::fs;
 
 use crate::gate::Outcome;
-use crate::step::{CommandStep, files_with_ending, install_subcommand, repository_root};
-use crate::suite::{map_in_parallel, processor_count};
+use crate::step::{CommandStep, files_with_ending, repository_root};
+use crate::suite::{built_program, install_tool, map_in_parallel, processor_count};
+
+/// The program of crates.io, with its version: one that builds with Rust 1.95.
+const PROGRAM: [&str; 2] = ["cargo-fuzz", "0.13.2"];
 
 /// For each target, if nothing else is asked for.
 const SECONDS: u32 = 180;
@@ -33,7 +36,7 @@ pub(super) fn parse_hours(text: &str) -> Result<f64, String> {
 /// the end.
 fn fuzz_each_target_for(seconds: impl Fn(usize) -> u32) -> Outcome {
     let built = || {
-        install_subcommand("fuzz")?;
+        install_tool(PROGRAM)?;
         let targets = files_with_ending("fuzz/fuzz_targets", ".rs")?;
         cargo_fuzz("build the fuzz targets", &["build"]).run().map(|()| targets)
     };
@@ -47,9 +50,9 @@ fn fuzz_each_target_for(seconds: impl Fn(usize) -> u32) -> Outcome {
 
 /// A command of cargo-fuzz, which needs the compiler's unstable instrumentation.
 fn cargo_fuzz(name: &str, arguments: &[&str]) -> CommandStep {
-    let arguments = [&["fuzz"], arguments].concat();
+    let program = built_program("tools", "bin").join(PROGRAM[0]).display().to_string();
     // The library's release profile takes minutes for every target.
-    CommandStep::cargo(name, &arguments)
+    CommandStep::new(name, &program, arguments)
         .with_variable("RUSTC_BOOTSTRAP", "1")
         .with_variable("CARGO_PROFILE_RELEASE_LTO", "off")
         .with_variable("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")

@@ -102,12 +102,12 @@ pub(crate) fn build_files() -> Outcome {
         debian::build_all(&release)?;
         image::write_file_lists()
     };
-    files().into()
+    roots::install_programs().then(|| files().into())
 }
 
 /// The nightly suite `release`: the files are made and tried in clean roots, and made again elsewhere.
 pub(crate) fn build_and_try() -> Outcome {
-    roots::install_programs().then(build_files).then(|| {
+    build_files().then(|| {
         match Release::of_this_commit().and_then(|release| Ok((release, roots::CleanRoots::prepare()?))) {
             Ok((release, roots)) => [
                 tarball::try_in_clean_roots(&release, &roots),

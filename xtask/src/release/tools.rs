@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::Architecture;
 use crate::step::{CommandStep, Failed};
-use crate::suite::built_program;
+use crate::suite::{built_program, install_tool};
 
 /// Subcommands of cargo from crates.io, with their versions: the newest that build with Rust 1.95.
 const SUBCOMMANDS: [[&str; 2]; 2] = [["cargo-deb", "3.8.0"], ["cargo-about", "0.9.3"]];
@@ -29,19 +29,8 @@ pub(super) fn install_all() -> Result<(), Failed> {
     let targets: Vec<String> = targets.collect();
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
     CommandStep::new("standard libraries", "rustup", &[&["target", "add"], &targets[..]].concat()).run()?;
-    SUBCOMMANDS.iter().try_for_each(|[name, version]| install_subcommand(name, version))?;
+    SUBCOMMANDS.into_iter().try_for_each(|program| install_tool(program).map(drop))?;
     install_python_packages()
-}
-
-fn install_subcommand(name: &str, version: &str) -> Result<(), Failed> {
-    let program = tools_path("bin").join(name).display().to_string();
-    let printed = CommandStep::new(&format!("{name} there"), &program, &["--version"]).captured_output();
-    if printed.is_ok_and(|printed| printed.contains(version)) {
-        return Ok(());
-    }
-    let [root, build] = ["", "build"].map(|below| tools_path(below).display().to_string());
-    let what = ["install", name, "--version", version, "--locked", "--root", &root, "--target-dir", &build];
-    CommandStep::cargo(&format!("install {name} {version}"), &what).run()
 }
 
 fn install_python_packages() -> Result<(), Failed> {
