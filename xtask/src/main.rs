@@ -86,6 +86,8 @@ enum XtaskCommand {
     Advisories,
     /// Check and make everything of a release, up to the commands of RELEASE.md that need accounts.
     Release(release::ReleaseArguments),
+    /// Upload the crates that crates.io does not have: see RELEASE.md.
+    Publish(release::PublishArguments),
     /// Make the files that users install: archives, Debian packages, the image's file lists.
     ReleaseFiles,
     /// Say what this machine lacks for the tests, and how to install it.
@@ -137,6 +139,7 @@ fn main() -> ExitCode {
         XtaskCommand::Release(arguments) => {
             return release::run_command(&arguments).unwrap_or_else(|failed| print_failure(&failed));
         }
+        XtaskCommand::Publish(arguments) => release::run_publish_command(&arguments),
         XtaskCommand::ReleaseFiles => {
             return run_gate(|gate| gate.run("released files", release::build_files));
         }

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::crates;
 use super::files::{FILES, release_path, work_directory};
+use super::{crates, publish};
 use crate::gate::{Gate, Outcome};
 use crate::git::Git;
 use crate::imports::read_source;
@@ -21,18 +21,23 @@ use crate::{api, licences, oldest_rust, semver};
 pub(crate) struct ReleaseArguments {
     /// The version that Cargo.toml and CHANGELOG.md name.
     version: String,
+    /// Go on although addresses have no owner yet: nothing of it may be published.
+    #[arg(long)]
+    trial: bool,
 }
 
 struct ReleaseStep {
     name: &'static str,
-    /// Takes the version.
-    run: fn(&str) -> Outcome,
+    run: fn(&ReleaseArguments) -> Outcome,
 }
 
 /// In this order. A step whose outcome is a skip is run again by the next call.
 const STEPS: &[ReleaseStep] = &[
-    ReleaseStep { name: "version and CHANGELOG", run: |version| check_named_version(version).into() },
-    ReleaseStep { name: "repository's address", run: |_| check_repository_address() },
+    ReleaseStep {
+        name: "version and CHANGELOG",
+        run: |release| check_named_version(&release.version).into(),
+    },
+    ReleaseStep { name: ADDRESSES, run: check_addresses },
     ReleaseStep { name: "published crates", run: |_| crates::check_crates() },
     ReleaseStep { name: "public items", run: |_| api::check_committed_list() },
     ReleaseStep { name: "public items since 0.1.0", run: |_| semver::check_public_items() },
@@ -40,17 +45,17 @@ const STEPS: &[ReleaseStep] = &[
     ReleaseStep { name: "advisories", run: |_| skip_advisories() },
     ReleaseStep { name: "oldest Rust", run: |_| oldest_rust::check_with_oldest_rust() },
     ReleaseStep { name: "archives, packages, image, tried in clean roots", run: |_| super::build_and_try() },
-    ReleaseStep { name: "crates", run: crates::pack_and_install },
+    ReleaseStep { name: "crates", run: |release| crates::pack_and_install(&release.version) },
 ];
+
+const ADDRESSES: &str = "addresses";
 
 const CHECKSUMS: &str = "SHA256SUMS";
 
 const CHANGELOG: &str = "CHANGELOG.md";
 
-/// Stands in the repository's address for an account.
-const NO_OWNER: &str = "/OWNER/";
-
-pub(crate) fn run_command(ReleaseArguments { version }: &ReleaseArguments) -> Result<ExitCode, Failed> {
+pub(crate) fn run_command(arguments: &ReleaseArguments) -> Result<ExitCode, Failed> {
+    let ReleaseArguments { version, trial } = arguments;
     let mut gate = Gate::default();
     if !run_step(&mut gate, "clean tree", || check_clean_tree().into()).is_some_and(|passed| passed) {
         gate.print_summary();
@@ -63,7 +68,7 @@ pub(crate) fn run_command(ReleaseArguments { version }: &ReleaseArguments) -> Re
             eprintln!("xtask: {name}: passed before, at this commit");
             continue;
         }
-        match run_step(&mut gate, name, || run(version)) {
+        match run_step(&mut gate, name, || run(arguments)) {
             Some(true) => finished.add(name)?,
             Some(false) => {}
             None => {
@@ -77,7 +82,8 @@ pub(crate) fn run_command(ReleaseArguments { version }: &ReleaseArguments) -> Re
     }
     gate.run(CHECKSUMS, || write_checksums().into()); // each time: files may be gone since a step passed
     let passed = gate.print_summary();
-    eprintln!("xtask: release {version}: the files are in {FILES}; RELEASE.md says how to publish them");
+    let next = if *trial { "a trial, do not publish them" } else { "RELEASE.md says how to publish them" };
+    eprintln!("xtask: release {version}: the files are in {FILES}; {next}");
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -178,26 +184,18 @@ fn version_differences(workspace: &Workspace, version: &str) -> Vec<String> {
     wrong
 }
 
-/// A skip while the repository's address has no owner: nothing may be published with it.
-fn check_repository_address() -> Outcome {
-    let address = Workspace::read().map(|workspace| {
-        let addresses = workspace.published_crates().filter_map(|member| member.shown.repository.clone());
-        addresses.collect::<Vec<_>>().join(" ")
-    });
-    match address {
-        Ok(addresses) if addresses.contains(NO_OWNER) => Outcome::unavailable(
-            "repository's address",
-            "the address of the repository: write it in [workspace.package] of Cargo.toml before anything is published",
-        ),
-        Ok(_) => Outcome::passed(),
-        Err(failed) => failed.into(),
+/// A skip of a trial if an address has no owner.
+fn check_addresses(arguments: &ReleaseArguments) -> Outcome {
+    match publish::check_addresses() {
+        Err(Failed(why)) if arguments.trial => Outcome::skipped(ADDRESSES, why.replace('\n', "; ")),
+        checked => checked.into(),
     }
 }
 
 fn skip_advisories() -> Outcome {
     Outcome::skipped(
         "advisories",
-        "the advisory database, which a build machine need not reach: run 'cargo deny check advisories' where it is",
+        "the advisory database, which a build machine need not reach: run 'cargo xtask advisories' where it is",
     )
 }
 

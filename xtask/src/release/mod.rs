@@ -8,6 +8,7 @@ mod files;
 mod image;
 #[cfg(test)]
 mod old_recordings;
+mod publish;
 mod reproducible;
 mod roots;
 mod tarball;
@@ -19,6 +20,7 @@ use std::fs;
 
 pub(crate) use command::{ReleaseArguments, run_command};
 use files::release_path;
+pub(crate) use publish::{PublishArguments, run_command as run_publish_command};
 
 use crate::gate::Outcome;
 use crate::git::Git;
