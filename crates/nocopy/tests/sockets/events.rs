@@ -4,12 +4,13 @@ use std::io::Read;
 use std::net::UdpSocket;
 
 use nocopy::tcp::{Listener, Stream};
-use nocopy::udp::Socket;
+use nocopy::udp::{Sender, Socket};
 use nocopy::{Evidence, Ledger};
 use tracing::Level;
 
-use crate::common::PATIENCE;
 use crate::common::events::{events_of, first_copies};
+use crate::common::{PATIENCE, area_with_frames_of, lab};
+use crate::udp_by_port::port_sender;
 
 fn causes(ledger: Ledger) -> Vec<String> {
     let copied = ledger.into_iter().filter_map(|(evidence, _)| match evidence {
@@ -45,6 +46,20 @@ fn a_udp_socket_reports_the_first_copy_of_each_cause() {
     assert_eq!(causes(socket.receiver().ledger()), ["socket call"]);
     let others = events_of(|| exchange(&mut socket, 5000));
     assert!(others.is_empty(), "of 10,000 calls without a change: {others:?}");
+}
+
+#[test]
+fn a_copy_through_the_kernel_beside_a_port_is_reported_at_once() {
+    let lab = lab!();
+    let end = lab.left();
+    let mut sender = port_sender(&lab, None, &area_with_frames_of(4096));
+    let here = end.namespace().run(|| UdpSocket::bind((end.ipv4(), 0)).unwrap());
+    let send = |sender: &mut Sender| sender.send_copy_to(&[1; 100], here.local_addr().unwrap()).unwrap();
+    let first = events_of(|| send(&mut sender)); // nothing is queued, so nothing is flushed
+    assert_eq!(first_copies(&first), [("udp sender", "socket call")]);
+    assert_eq!(causes(sender.ledger()), ["socket call"]);
+    let others = events_of(|| (0..1000).for_each(|_| send(&mut sender)));
+    assert!(others.is_empty(), "{others:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::common::{PATIENCE, area_with_frames_of, lab};
 
 const COUNT: usize = 200;
 
-fn port_sender(lab: &Lab, method: Option<Method>, area: &Area) -> Sender {
+pub(crate) fn port_sender(lab: &Lab, method: Option<Method>, area: &Area) -> Sender {
     let end = lab.left();
     end.namespace().run(|| {
         let local = SocketAddr::new(end.ipv4().into(), 0);

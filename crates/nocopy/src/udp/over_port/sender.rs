@@ -352,13 +352,7 @@ impl Sender {
     /// Errors: the interface is down or was removed; the datagrams stay queued.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         self.at_rest = true;
-        let sent = &self.sent;
-        let copied = || {
-            Causes::default()
-                .with(Evidence::Copied(Cause::Slice), sent.from_slices_bytes)
-                .with(Evidence::Copied(Cause::SocketCall), sent.through_kernel_bytes)
-        };
-        self.reported.update(|| Half::UdpSender.into(), copied);
+        self.report(Evidence::Copied(Cause::Slice), self.sent.from_slices_bytes);
         self.port.try_flush()
     }
 
@@ -485,7 +479,14 @@ impl Sender {
         self.flush_before_other_path().map_err(Reason::System)?;
         self.kernel.send_to(pieces, to, added.map(|added| &added.controls)).map_err(kernel_send_reason)?;
         self.sent.count_through_kernel(why, pieces.iter().map(|piece| piece.len()).sum());
+        self.report(Evidence::Copied(Cause::SocketCall), self.sent.through_kernel_bytes);
         Ok(())
+    }
+
+    /// Makes an event of the first bytes with this evidence, if they were copied.
+    #[inline]
+    fn report(&mut self, evidence: Evidence, bytes: u64) {
+        self.reported.update(|| Half::UdpSender.into(), || Causes::default().with(evidence, bytes));
     }
 
     /// Sends queued datagrams before one is sent by another path.

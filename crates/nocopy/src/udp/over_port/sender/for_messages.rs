@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use super::{Sender, kernel_send_reason};
+use crate::facts::evidence::{Cause, Evidence};
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::Frame;
 
@@ -47,6 +48,7 @@ impl Sender {
         self.kernel.send_to(&[payload], to, None).map_err(kernel_send_reason)?;
         self.sent.strangers += 1;
         self.sent.through_kernel_bytes += payload.len() as u64;
+        self.report(Evidence::Copied(Cause::SocketCall), self.sent.through_kernel_bytes);
         Ok(())
     }
 
