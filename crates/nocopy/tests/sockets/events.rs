@@ -4,13 +4,13 @@ use std::io::Read;
 use std::net::UdpSocket;
 
 use nocopy::tcp::{Listener, Stream};
-use nocopy::udp::{Sender, Socket};
-use nocopy::{Evidence, Ledger};
+use nocopy::udp::{Method, Sender, Socket};
+use nocopy::{BufferMut, Evidence, Ledger};
 use tracing::Level;
 
 use crate::common::events::{events_of, first_copies};
 use crate::common::{PATIENCE, area_with_frames_of, lab};
-use crate::udp_by_port::port_sender;
+use crate::udp_by_port::{kernel_receiver, port_sender, wait_until_port_is_used};
 
 fn causes(ledger: Ledger) -> Vec<String> {
     let copied = ledger.into_iter().filter_map(|(evidence, _)| match evidence {
@@ -60,6 +60,33 @@ fn a_copy_through_the_kernel_beside_a_port_is_reported_at_once() {
     assert_eq!(causes(sender.ledger()), ["socket call"]);
     let others = events_of(|| (0..1000).for_each(|_| send(&mut sender)));
     assert!(others.is_empty(), "{others:?}");
+}
+
+/// A slice is copied into a frame, or sent by a call while the program has all frames.
+#[test]
+fn a_cause_of_both_a_port_and_the_kernel_is_reported_once() {
+    let lab = lab!();
+    let (receiver, to) = kernel_receiver(&lab);
+    let mut sender = port_sender(&lab, Some(Method::Xdp), &area_with_frames_of(4096));
+    let mut over_port = Vec::new();
+    let events = events_of(|| {
+        wait_until_port_is_used(&mut sender, &receiver, to);
+        for held in [0, usize::MAX] {
+            let held: Vec<BufferMut> = std::iter::from_fn(|| sender.buffer()).take(held).collect();
+            sender.send_copy_to(&[1; 100], to).unwrap();
+            sender.flush().unwrap();
+            drop(held);
+            assert!(sender.drain(PATIENCE).unwrap());
+            over_port.push(sender.stats().get("over_port").unwrap());
+        }
+    });
+    assert_eq!(over_port, [2, 2], "the last one was sent by a call");
+    let of_socket = first_copies(&events).into_iter().filter(|(half, _)| *half == "udp sender");
+    let mut reported: Vec<_> = of_socket.map(|(_, cause)| cause).collect();
+    let mut copied = causes(sender.ledger());
+    reported.sort_unstable();
+    copied.sort_unstable();
+    assert_eq!(reported, copied);
 }
 
 #[test]

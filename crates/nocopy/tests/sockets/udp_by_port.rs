@@ -23,7 +23,7 @@ pub(crate) fn port_sender(lab: &Lab, method: Option<Method>, area: &Area) -> Sen
     })
 }
 
-fn kernel_receiver(lab: &Lab) -> (UdpSocket, SocketAddr) {
+pub(crate) fn kernel_receiver(lab: &Lab) -> (UdpSocket, SocketAddr) {
     let socket = lab.right().namespace().run(|| UdpSocket::bind((lab.right().ipv4(), 0))).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -122,12 +122,8 @@ fn flush_sends_more_datagrams_than_the_ring_holds() {
     assert!(sender.drain(PATIENCE).unwrap());
 }
 
-#[test]
-fn flush_does_not_wait_for_frames_of_the_program() {
-    let lab = lab!();
-    let (receiver, to) = kernel_receiver(&lab);
-    let mut sender = port_sender(&lab, Some(Method::Xdp), &area_with_frames_of(4096));
-    // Until the neighbour is known no frame is needed.
+/// Until the neighbour is known no frame is needed.
+pub(crate) fn wait_until_port_is_used(sender: &mut Sender, receiver: &UdpSocket, to: SocketAddr) {
     wait_until("the port is the way", || {
         sender.send_to(Buffer::from(vec![0; 8]), to).unwrap();
         sender.flush().unwrap();
@@ -135,6 +131,14 @@ fn flush_does_not_wait_for_frames_of_the_program() {
         sender.stats().get("over_port").unwrap() > 0
     });
     assert!(sender.drain(PATIENCE).unwrap());
+}
+
+#[test]
+fn flush_does_not_wait_for_frames_of_the_program() {
+    let lab = lab!();
+    let (receiver, to) = kernel_receiver(&lab);
+    let mut sender = port_sender(&lab, Some(Method::Xdp), &area_with_frames_of(4096));
+    wait_until_port_is_used(&mut sender, &receiver, to);
     let held: Vec<BufferMut> = std::iter::from_fn(|| sender.buffer()).collect();
     sender.send_to(Buffer::from(vec![1; 100]), to).unwrap();
     assert!(sender.try_flush().unwrap(), "the kernel's own ways need no frame");

@@ -483,9 +483,10 @@ impl Sender {
         Ok(())
     }
 
-    /// Makes an event of the first bytes with this evidence, if they were copied.
+    /// Makes an event of the first bytes with this evidence, if they were copied: by this, or by the sender
+    /// that has this as one of its methods.
     #[inline]
-    fn report(&mut self, evidence: Evidence, bytes: u64) {
+    pub(in crate::udp) fn report(&mut self, evidence: Evidence, bytes: u64) {
         self.reported.update(|| Half::UdpSender.into(), || Causes::default().with(evidence, bytes));
     }
 

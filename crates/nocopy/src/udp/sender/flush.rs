@@ -376,11 +376,23 @@ impl NonblockingSender {
     /// Counts what was handed over; without evidence if the completion, or the port, reports it.
     #[inline(always)]
     pub(in crate::udp) fn count_sent(&mut self, datagrams: u32, bytes: usize, evidence: Option<Evidence>) {
-        let (datagrams, bytes) = (u64::from(datagrams), bytes as u64);
-        self.outcome.sent += datagrams;
-        self.outcome.sent_bytes += bytes;
+        self.outcome.sent += u64::from(datagrams);
+        self.outcome.sent_bytes += bytes as u64;
         if let Some(evidence) = evidence {
-            events::add_to_ledger(&mut self.ledger, Half::UdpSender, evidence, datagrams, bytes);
+            self.add_to_ledger(evidence, datagrams, bytes);
+        }
+    }
+
+    #[inline(always)]
+    fn add_to_ledger(&mut self, evidence: Evidence, datagrams: u32, bytes: usize) {
+        let (datagrams, bytes) = (u64::from(datagrams), bytes as u64);
+        match &mut self.port {
+            // It copies for some of the same causes.
+            Some(port) if events::ENABLED => {
+                port.report(evidence, bytes);
+                self.ledger.add(evidence, datagrams, bytes);
+            }
+            _ => events::add_to_ledger(&mut self.ledger, Half::UdpSender, evidence, datagrams, bytes),
         }
     }
 
@@ -445,8 +457,7 @@ impl NonblockingSender {
                     let OpenCallNote { datagrams, datagram_bytes, destination, method, since } = done.note();
                     let to = || Some(self.destinations.get(destination).to.ip());
                     let evidence = self.paths.evidence(destination, to, *report);
-                    let (ledger, bytes) = (&mut self.ledger, done.bytes() as u64);
-                    events::add_to_ledger(ledger, Half::UdpSender, evidence, u64::from(datagrams), bytes);
+                    self.add_to_ledger(evidence, datagrams, done.bytes());
                     let after = since.map(|since| since.elapsed());
                     self.policy.record_completion(destination, method, datagram_bytes, report.copied, after);
                     evidence
@@ -470,10 +481,7 @@ impl NonblockingSender {
             let extent = CallPart::one_datagram(self.queue.entries(), place).extent;
             place = extent.end;
             match self.send_again(extent, call) {
-                Ok(()) => {
-                    let bytes = extent.bytes as u64;
-                    events::add_to_ledger(&mut self.ledger, Half::UdpSender, evidence, 1, bytes);
-                }
+                Ok(()) => self.add_to_ledger(evidence, 1, extent.bytes),
                 Err(source) => {
                     // No underflow: it was counted when it was passed to the ring.
                     self.outcome.sent -= 1;
