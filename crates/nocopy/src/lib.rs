@@ -112,7 +112,7 @@
 //! | `method ruled out`: after the half was made | info | `method`, `reason` |
 //! | `first copy` of a half for a cause | info | `cause` |
 //!
-//! A port below a socket or an endpoint, and the streams of an endpoint, have their own events.
+//! A port below a socket or an endpoint has its own events, as have streams by which an endpoint sends.
 //!
 //! # What else there is
 //!

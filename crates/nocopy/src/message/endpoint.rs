@@ -237,17 +237,19 @@ impl NonblockingEndpoint {
         }
     }
 
-    /// Reports causes of copies until now, except those of streams and of ports, which do so themselves.
+    /// Reports causes of copies until now, except by ports and sending streams, which report them themselves.
     #[inline(always)] // before each look
     fn report_copies(&mut self) {
-        let Self { sent, carrier, posted, puts, lender, reported, .. } = self;
+        let Self { sent, carrier, streams, posted, puts, lender, reported, .. } = self;
         let copied = || {
+            let [once, twice] = streams.as_ref().map_or([0; 2], |streams| streams.received_bytes());
             let posted = posted.as_ref().map_or(0, |posted| posted.gathered_bytes());
             let gathered = carrier.gathered_bytes() | puts.gathered_bytes | lender.joined_bytes() | posted;
             carrier
                 .received_causes()
                 .with(Evidence::Copied(Cause::Slice), sent.from_slices)
-                .with(Evidence::Copied(Cause::BelowThreshold), sent.short)
+                .with(Evidence::Copied(Cause::SocketCall), once)
+                .with(Evidence::Copied(Cause::BelowThreshold), sent.short | twice)
                 .with(Evidence::Copied(Cause::Gathered), gathered)
         };
         reported.update(|| Half::MessageEndpoint.into(), copied);

@@ -1,13 +1,18 @@
 //! Events of the feature `tracing`, of an endpoint.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use nocopy::message::{Endpoint, Kind, Message};
+use nocopy::{Cause, Evidence, Port};
+use nocopy_lab::patience::wait_until;
 
-use crate::common::PATIENCE;
 use crate::common::events::{events_of, first_copies};
+use crate::common::message::connect;
+use crate::common::{PATIENCE, lab};
 
 #[test]
 fn an_endpoint_reports_the_first_copy_of_each_cause() {
@@ -55,4 +60,37 @@ fn an_endpoint_reports_the_first_copy_of_each_cause() {
     assert!(others.is_empty(), "{others:?}");
     end.send(()).unwrap();
     echo.join().unwrap();
+}
+
+/// Datagrams go over ports, which report their copies themselves.
+#[test]
+fn the_first_copy_by_which_a_stream_is_received_is_reported() {
+    let lab = lab!();
+    let [mut left, mut right] = [lab.left(), lab.right()].map(|end| {
+        let builder = Endpoint::builder().streams(true).port(Port::builder(end.interface()));
+        end.namespace().run(|| builder.bind(SocketAddr::new(end.ipv4().into(), 0)).unwrap())
+    });
+    let (to_right, _) = connect(&mut left, &mut right);
+    let mut receive_units = |count: u64| {
+        let goal = right.stats().get("units_received").unwrap() + count;
+        let events = events_of(|| {
+            wait_until("the units", || {
+                // A stream is opened in the network namespace of the thread.
+                lab.left().namespace().run(|| {
+                    let _ = left.send_to(vec![7; 100_000], to_right); // unless there is no room now
+                    left.flush().unwrap();
+                    left.wait(Duration::ZERO).unwrap();
+                });
+                while right.try_receive().unwrap().is_some() {}
+                right.stats().get("units_received").unwrap() >= goal
+            });
+            right.wait(Duration::ZERO).unwrap(); // what the last work copied is reported by the next
+        });
+        let of_endpoint = events.iter().filter(|event| event.field("half") == "message endpoint");
+        of_endpoint.map(|event| event.field("cause").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(receive_units(10), ["socket call"]);
+    let others = receive_units(100);
+    assert!(others.is_empty(), "{others:?}");
+    assert!(right.ledger().bytes_of(Evidence::Copied(Cause::SocketCall)) > 11_000_000);
 }

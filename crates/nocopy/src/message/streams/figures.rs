@@ -18,20 +18,18 @@ impl Streams {
     /// The evidence for bytes sent by streams, except messages copied into units, and for received bytes with
     /// the headers of units.
     pub(in crate::message) fn ledger(&self) -> Ledger {
-        let mut ledger = self.past.sent;
-        let copied_before = self.outgoing.copied_bytes_sent();
-        let (mut bytes, mut copied_bytes, mut units) =
-            (self.past.bytes, self.past.copied_bytes, self.past.units);
-        for beside in self.all.iter().flatten() {
-            ledger += beside.stream.sender.ledger();
-            let counts = beside.reading.counts;
-            (bytes, copied_bytes) = (bytes + counts.bytes, copied_bytes + counts.copied_bytes);
-            units += counts.units;
-        }
-        ledger.subtract_bytes(copied_before);
-        let copied_bytes = copied_bytes.min(bytes); // what was copied twice
-        ledger.add(Evidence::Copied(Cause::SocketCall), units, bytes - copied_bytes);
-        ledger.add(Evidence::Copied(Cause::BelowThreshold), 0, copied_bytes);
+        let mut ledger = self.past_sent;
+        ledger += self.all.iter().flatten().map(|beside| beside.stream.sender.ledger()).sum();
+        ledger.subtract_bytes(self.outgoing.copied_bytes_sent());
+        let [once, twice] = self.received_bytes();
+        ledger.add(Evidence::Copied(Cause::SocketCall), self.received.units, once);
+        ledger.add(Evidence::Copied(Cause::BelowThreshold), 0, twice);
         ledger
+    }
+
+    /// Received bytes with the headers of units: those copied by the call alone, and those copied once more.
+    pub(in crate::message) fn received_bytes(&self) -> [u64; 2] {
+        let twice = self.received.copied_bytes.min(self.received.bytes);
+        [self.received.bytes - twice, twice]
     }
 }

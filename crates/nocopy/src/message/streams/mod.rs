@@ -49,7 +49,7 @@ pub(super) use outgoing::Limits;
 use outgoing::{OpenUnit, Outgoing};
 use places::Places;
 use progress::Progress;
-use reading::{Look, Reading};
+use reading::{Counts, Look, Reading};
 
 type Protocol = protocol::Endpoint<Packet, Received>;
 
@@ -165,16 +165,10 @@ pub(super) struct Streams {
     placed: u32,
     cared: Option<Instant>,
     counters: StreamCounters,
-    /// Counts of streams that have ended.
-    past: Past,
-}
-
-#[derive(Debug, Default)]
-struct Past {
-    sent: Ledger,
-    bytes: u64,
-    copied_bytes: u64,
-    units: u64,
+    /// What streams have received, also those that have ended.
+    received: Counts,
+    /// What streams that have ended sent.
+    past_sent: Ledger,
 }
 
 /// A stream that is attached.
@@ -247,7 +241,8 @@ impl Streams {
             placed: 0,
             cared: None,
             counters: StreamCounters::default(),
-            past: Past::default(),
+            received: Counts::default(),
+            past_sent: Ledger::default(),
         })
     }
 
@@ -722,6 +717,9 @@ impl Streams {
         if (counts.bytes, counts.units) == (before.bytes, before.units) && !was_waiting {
             return false;
         }
+        self.received.units += counts.units - before.units;
+        self.received.bytes += counts.bytes - before.bytes;
+        self.received.copied_bytes += counts.copied_bytes - before.copied_bytes;
         if let Some(beside) = self.all[stream as usize].as_mut() {
             let has_begun = !was_within && beside.reading.is_within() || !was_waiting && is_waiting;
             let has_ended = counts.units > before.units;
@@ -820,11 +818,7 @@ impl Streams {
         self.placed -= u32::from(beside.reading.is_placed());
         let _ = epoll::delete(&self.poll, beside.stream.receiver().kernel_socket()); // it may stay open for a while
         self.to_flush.retain(|other| *other != stream);
-        self.past.sent += beside.stream.sender().ledger();
-        let counts = beside.reading.counts;
-        self.past.bytes += counts.bytes;
-        self.past.copied_bytes += counts.copied_bytes;
-        self.past.units += counts.units;
+        self.past_sent += beside.stream.sender().ledger();
         let peer = beside.peer;
         if let Some(way) = self.known_way(peer) {
             let was_in_use = way.stream.take_if(|current| *current == stream).is_some();
