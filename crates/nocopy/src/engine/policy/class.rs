@@ -290,9 +290,10 @@ impl ClassState {
         }
     }
 
-    /// Forgets everything; records of earlier calls count as late.
+    /// Forgets everything but what events have reported; records of earlier calls count as late.
     pub(super) fn reset(&mut self, incumbent: u8, known: bool) {
-        *self = Self { epoch: self.epoch.wrapping_add(1), ..Self::new(self.kind, incumbent, known) };
+        let Self { kind, epoch, reported, .. } = *self;
+        *self = Self { epoch: epoch.wrapping_add(1), reported, ..Self::new(kind, incumbent, known) };
     }
 
     /// Takes out the calls that need not be measured: their method, and how many.

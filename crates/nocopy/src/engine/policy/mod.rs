@@ -150,7 +150,7 @@ impl LastChoice {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Candidates<M> {
     methods: Vec<M>,
     /// Indices in order of preference, in general and for single units.
@@ -173,7 +173,17 @@ impl<M: Copy + Eq + fmt::Display> Policy<M> {
         };
         candidates.order = candidates.add_methods(methods);
         candidates.singles = candidates.order.clone();
-        Self::with_candidates(candidates)
+        Self {
+            last: LastChoice::none(),
+            table: ClassTable::new(),
+            candidates,
+            budget: ExplorationBudget::new(),
+            pinned: false,
+            matter: WorkUnit::Datagrams,
+            half: None,
+            plain: None,
+            small_bytes: 0,
+        }
     }
 
     /// Other candidates for work of a single unit, in order of preference. The plain call should be first;
@@ -188,20 +198,6 @@ impl<M: Copy + Eq + fmt::Display> Policy<M> {
     /// A policy that always chooses `method`; it still measures now and then, to report the cost.
     pub(crate) fn pinned(method: M) -> Self {
         Self { pinned: true, ..Self::new(&[method]) }
-    }
-
-    fn with_candidates(candidates: Candidates<M>) -> Self {
-        Self {
-            last: LastChoice::none(),
-            table: ClassTable::new(),
-            candidates,
-            budget: ExplorationBudget::new(),
-            pinned: false,
-            matter: WorkUnit::Datagrams,
-            half: None,
-            plain: None,
-            small_bytes: 0,
-        }
     }
 
     /// Makes later changes events of that half. What it explains from the beginning is none.
@@ -416,13 +412,13 @@ impl<M: Copy + Eq + fmt::Display> Policy<M> {
     /// Forgets everything learned, and temporary reasons. [Unavailable](ExclusionReason::Unavailable) methods
     /// stay so.
     pub(crate) fn forget_all(&mut self) {
-        let mut candidates = self.candidates.clone();
-        for out in &mut candidates.out {
-            *out = out.filter(|out| out.until_ns.is_infinite());
+        self.candidates.out = self.candidates.out.map(|out| out.filter(|out| out.until_ns.is_infinite()));
+        for class in self.table.classes() {
+            class.reset(self.candidates.first_method(class.kind, None, 0.0), false);
         }
-        let fresh = Self::with_candidates(candidates);
-        (self.last, self.table, self.candidates, self.budget) =
-            (fresh.last, fresh.table, fresh.candidates, fresh.budget);
+        self.report_changes();
+        (self.last, self.table, self.budget) =
+            (LastChoice::none(), ClassTable::new(), ExplorationBudget::new());
     }
 
     /// Makes an event of each class that has another method than when that was last called.

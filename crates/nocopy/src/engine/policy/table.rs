@@ -89,6 +89,7 @@ impl ClassTable {
             let class = &mut self.classes[usize::from(*index)];
             let hint = self.hints[class.kind.index()];
             class.reset(first(class.kind, hint), hint.is_some());
+            class.set_reported(); // of another destination
         }
     }
 

@@ -717,6 +717,22 @@ mod events {
     }
 
     #[test]
+    fn a_method_that_is_forgotten_is_one_event() {
+        let mut policy = Policy::new(&[Socket, Gso]);
+        policy.report_as(Half::UdpSender);
+        send(&mut policy, 10_000, |method| if method == Gso { 10 } else { 60 });
+        assert_eq!(switch_count(&policy), 1, "{}", policy.explain());
+        let forgotten = events_of(|| (0..2).for_each(|_| policy.forget_all()));
+        let [event] = &forgotten[..] else { panic!("{forgotten:?}") };
+        let fields = (event.message(), event.field("method"), event.field("reason"));
+        assert_eq!(fields, ("method changed", "socket", "gso: not tried yet"));
+        let others = events_of(|| send(&mut policy, 1, |_| 10));
+        assert!(others.is_empty(), "{others:?}");
+        let explained = policy.explain().to_string();
+        assert!(explained.contains(&format!("{}: socket,", event.field("work"))), "{explained}");
+    }
+
+    #[test]
     fn completions_that_change_the_method_are_one_event() {
         let mut policy = Policy::new(&[ZerocopyGso, Socket]);
         policy.report_as(Half::UdpSender);
