@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 use crate::facts::rejected::TooLong;
+use crate::memory::pieces::Buffers;
 use crate::sys::fork::tests::in_forked_child;
 
 #[test]
@@ -363,6 +364,25 @@ fn a_panic_in_an_owners_drop_is_caught_for_each_buffer() {
     }));
     assert!(unwound.is_err());
     assert_eq!(dropped.load(Relaxed), 4);
+}
+
+#[test]
+fn a_message_drops_all_of_its_owners_though_each_panics() {
+    for count in 0..5 {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let buffer = |_| Buffer::from_owner(PanicsWhenDropped(Arc::clone(&dropped)));
+        let buffers = || (0..count).map(buffer).collect::<Buffers>();
+        drop(buffers());
+        buffers().into_iter().for_each(drop);
+        let mut pieces = buffers().into_iter();
+        drop((pieces.next(), pieces));
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _held = buffers();
+            panic!("on purpose");
+        }));
+        assert!(unwound.is_err());
+        assert_eq!(dropped.load(Relaxed), 4 * count);
+    }
 }
 
 #[test]
