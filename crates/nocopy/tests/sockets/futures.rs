@@ -2,7 +2,7 @@
 #![cfg(feature = "futures")]
 
 use futures_util::{SinkExt, StreamExt};
-use nocopy::udp::Socket;
+use nocopy::udp::{AsyncReceiver, Message, Method, OwnedDatagram, Socket};
 use nocopy::{Port, tcp};
 
 use crate::common::PATIENCE;
@@ -30,6 +30,44 @@ async fn datagrams_of_a_burst_are_items_of_a_stream() {
     }
     within_patience(SinkExt::close(&mut sender)).await.unwrap();
     assert_eq!((sender.in_flight(), sender.stats().moved), (0, 1500));
+}
+
+async fn next_of_batch(receiver: &mut AsyncReceiver) -> OwnedDatagram {
+    loop {
+        if let Some(datagram) = receiver.try_receive().unwrap().next() {
+            return datagram.take();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The kernel coalesces a burst; what one of them leaves is taken by the next.
+#[tokio::test]
+async fn batch_and_stream_share_the_datagrams_of_a_burst() {
+    let receiver = Socket::bind("127.0.0.1:0").unwrap();
+    let to = receiver.local_addr().unwrap();
+    let mut receiver = receiver.split().0.into_async().unwrap();
+    let mut senders = [(); 2].map(|()| Socket::builder().method(Method::Gso).bind("127.0.0.1:0").unwrap());
+    // A bit for each of six datagrams: whether it is taken from the stream.
+    for from_stream in 0..1_u32 << 6 {
+        let mut expected = Vec::new();
+        for (number, socket) in (1..).zip(&mut senders) {
+            let bytes: Vec<u8> = (0..2500).map(|place| (place / 7 * number + from_stream) as u8).collect();
+            let source = socket.local_addr().unwrap();
+            expected.extend(bytes.chunks(1000).map(|bytes| (source, bytes.to_vec())));
+            socket.sender().send_to(Message::segments(bytes, 1000), to).unwrap();
+            socket.sender().flush().unwrap();
+        }
+        for (number, (source, bytes)) in expected.into_iter().enumerate() {
+            let datagram = match from_stream >> number & 1 {
+                0 => within_patience(next_of_batch(&mut receiver)).await,
+                _ => within_patience(receiver.next()).await.expect("no end").unwrap(),
+            };
+            assert!(datagram[..] == bytes, "{number} of {from_stream:#b}: {} bytes", datagram.len());
+            assert_eq!((datagram.source(), datagram.metadata().segment_bytes), (source, 1000));
+        }
+    }
+    assert!(receiver.try_receive().unwrap().next().is_none(), "six of each burst");
 }
 
 #[tokio::test]
