@@ -51,7 +51,8 @@ pub struct BenchArguments {
     #[arg(long, value_name = "B", requires = "interface")]
     pub peer: Option<String>,
     /// Measure the headline between two ports of this machine that are cabled to each other, and print a
-    /// table of their card. They leave this machine's network meanwhile, and come back as they were
+    /// table of their card. They leave this machine's network meanwhile, and come back as they were. Ports
+    /// that carry SSH are refused, but SSH through a tunnel and mosh are not seen
     #[arg(long, num_args = 2, value_names = ["A", "B"],
           conflicts_with_all = ["workloads", "all", "founding", "explain", "methods", "interface", "peer"])]
     pub pair: Vec<String>,

@@ -46,7 +46,7 @@ pub enum Failure {
     )]
     PairRefused { interface: String, because: &'static str },
     #[error(
-        "{interface}, {peer}: not the two ends of one cable; no frame that {interface} sent arrived at {peer}; check the cable"
+        "{interface}, {peer}: not the two ends of one cable; no frame that {interface} sent arrived at {peer}, or a switch or bridge is between them; connect them directly"
     )]
     NotCabled { interface: String, peer: String },
     #[error(

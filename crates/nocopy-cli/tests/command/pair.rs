@@ -182,6 +182,31 @@ fn pairs_that_are_in_use_are_refused() {
     with_change("ip link set two down", "ip link set two up", "one: no carrier");
 }
 
+/// Two ports whose other ends are in one bridge.
+const BRIDGED: &str = "
+    ip link add switch type bridge; ip link set switch up
+    for port in port1 port2; do
+        ip link add $port type veth peer name to-$port
+        ip link set to-$port master switch up; ip link set $port up
+    done";
+
+#[test]
+fn ports_of_one_bridge_are_no_pair() {
+    let Some(network) = Network::make_or_skip() else { return };
+    assert!(run_script(&network.0, BRIDGED).status.success());
+    let said = || lossy_text(&network.run(&["port1", "port2"]).stderr);
+    let refused = said();
+    assert!(refused.contains("port1, port2: not the two ends of one cable"), "{refused}");
+    // One that is set to forward these frames as well cannot be told from a cable: it does connect the ports.
+    let forward = "ip link set switch type bridge group_fwd_mask 0x4000";
+    assert!(run_script(&network.0, forward).status.success());
+    let unconfirmed = said();
+    assert!(
+        unconfirmed.contains("port1, port2: not taken for --pair; this was not confirmed"),
+        "{unconfirmed}"
+    );
+}
+
 #[test]
 fn a_pair_with_a_program_of_others_is_refused() {
     let Some(network) = Network::make_or_skip() else { return };
