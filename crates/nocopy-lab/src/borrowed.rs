@@ -96,20 +96,35 @@ impl SavedInterface {
         })
     }
 
+    /// How it is, in words of ip(8).
+    fn description(&self) -> String {
+        let Interface { name, mac, mtu_bytes, .. } = &self.interface;
+        let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+        let addresses = self.addresses.iter().filter_map(|address| {
+            Some(format!(", address {}/{}", route::ip_address(address)?, address.header.prefix_len))
+        });
+        format!("{name} (link {mac}) up, mtu {mtu_bytes}{}", addresses.collect::<String>())
+    }
+
     /// Whether a connection between these addresses, the first of them on this machine, uses the interface.
     pub fn carries(&self, (local, remote): (IpAddr, IpAddr)) -> bool {
         self.addresses.iter().any(|address| route::ip_address(address) == Some(local))
             || route::interface_towards(remote) == Some(self.interface.index)
     }
 
-    /// Moves it back if it is elsewhere, and restores MTU, settings, state and addresses.
-    fn put_back(&self, from: &Namespace, name_there: &'static str) -> Result<(), Error> {
-        let Interface { name, mtu_bytes, .. } = &self.interface;
+    /// Moves it back if it is elsewhere.
+    fn move_back(&self, from: &Namespace, name_there: &'static str) -> Result<(), Error> {
         let find_there = || from.run(|| Interface::find(name_there));
         if let Ok(there) = find_there() {
             wait_until(|| find_there().map_or(true, |there| there.xdp_program.is_none()));
-            from.run(|| link::move_and_rename(&there, &self.origin, name))?;
+            from.run(|| link::move_and_rename(&there, &self.origin, &self.interface.name))?;
         }
+        Ok(())
+    }
+
+    /// Restores MTU, settings, state and addresses.
+    fn restore(&self) -> Result<(), Error> {
+        let Interface { name, mtu_bytes, .. } = &self.interface;
         self.origin.run(|| {
             let index = Interface::find(name)?.index;
             let settings = self.settings.iter().map(|(path, value)| return_setting(path, value));
@@ -195,12 +210,24 @@ impl BorrowedPair {
     /// routes, and up. Nothing is left out because something before it failed.
     ///
     /// # Errors
-    /// The first of them.
+    /// [`Error::NotPutBack`] with the first of them.
     pub fn put_back(&self) -> Result<(), Error> {
         let all = self.saved.iter().zip(&self.namespaces).zip(NAMES);
-        let outcome = first_error(all.map(|((saved, from), name)| saved.put_back(from, name)));
-        wait_until(|| self.saved.iter().all(SavedInterface::has_carrier));
-        outcome.and(first_error(self.saved.iter().map(SavedInterface::put_back_routes)))
+        let (mut back, mut outcome) = (Vec::new(), Ok(()));
+        for ((saved, from), name) in all {
+            match saved.move_back(from, name) {
+                Ok(()) => back.push(saved),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        outcome = outcome.and(first_error(back.iter().map(|saved| saved.restore())));
+        // Without the other end it has none.
+        wait_until(|| back.len() < self.saved.len() || back.iter().all(|saved| saved.has_carrier()));
+        outcome = outcome.and(first_error(back.iter().map(|saved| saved.put_back_routes())));
+        outcome.map_err(|source| Error::NotPutBack {
+            before: self.saved.each_ref().map(SavedInterface::description).join("; "),
+            source: Box::new(source),
+        })
     }
 }
 

@@ -48,6 +48,16 @@ pub enum Error {
         /// How long.
         waited_ms: u128,
     },
+    /// Interfaces that are not as they were.
+    #[error(
+        "interfaces: not all put back as they were; {source}; find them by their link address ('ip link'), and set with 'ip link' and 'ip address' what is missing: {before}"
+    )]
+    NotPutBack {
+        /// How they were.
+        before: String,
+        /// The first thing that failed.
+        source: Box<Error>,
+    },
     /// A library that is preloaded is nowhere.
     #[error(
         "{file}: not found; it is not at {}, and 'cargo install' installs no libraries; install the release's package nocopy (.deb), copy the file from lib/nocopy of the release's archive (.tar.gz) to one of these places, or name it with --library; in a clone 'cargo build --release' builds it",

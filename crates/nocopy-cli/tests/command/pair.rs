@@ -208,6 +208,30 @@ fn ports_of_one_bridge_are_no_pair() {
 }
 
 #[test]
+fn a_port_that_cannot_come_back_is_described() {
+    let Some(network) = Network::make_or_skip() else { return };
+    let link = lossy_text(&run_script(&network.0, "ip -brief link show two").stdout);
+    let mac = link.split_whitespace().nth(2).unwrap();
+    let spawn = || pair_command(&["one", "two", "--yes"]).spawn().unwrap();
+    let bench = RunningNocopy(Some(network.0.run(spawn)));
+    wait_until_away(&network);
+    assert!(run_script(&network.0, "ip link add one type bridge").status.success());
+    bench.signal(Signal::KILL);
+    let said = lossy_text(&bench.wait_for_end().stderr);
+    for words in [
+        "interfaces: not all put back as they were; lab: cannot move nc0 into a namespace as one (EEXIST)",
+        "up, mtu 1500, address 10.9.0.1/24",
+        &format!("; two (link {mac}) up, mtu 1600, address 10.9."),
+        ", address 10.9.0.3/24",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    // The interface that has the name now was not changed.
+    let stranger = lossy_text(&run_script(&network.0, "ip address show one; ip route show dev one").stdout);
+    assert!(!stranger.contains("10.9."), "{stranger}");
+}
+
+#[test]
 fn a_pair_with_a_program_of_others_is_refused() {
     let Some(network) = Network::make_or_skip() else { return };
     let _port = network.0.run(|| nocopy::Port::open("two").unwrap());
