@@ -101,6 +101,7 @@ const PROGRAMS: &[RequiredProgram] = &[
     required_program("tc", "-V", ["iproute2", "iproute-tc"], ProgramPurpose::UnitTests),
     // Its package includes libpcap, which compiles filters.
     required_program("tcpdump", "--version", ["tcpdump", "tcpdump"], ProgramPurpose::UnitTests),
+    required_program("nft", "-v", ["nftables", "nftables"], ProgramPurpose::Tests),
     required_program("git", "--version", ["git", "git"], ProgramPurpose::Tests),
     required_program("tshark", "--version", ["tshark", "wireshark-cli"], ProgramPurpose::Tests),
     required_program("dumpcap", "--version", ["wireshark-common", "wireshark-cli"], ProgramPurpose::Tests),

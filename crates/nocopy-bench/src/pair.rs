@@ -63,7 +63,6 @@ impl CabledPair {
 }
 
 fn check_interfaces(interfaces: [&str; 2]) -> Result<(), Failure> {
-    let refused = |interface: &str, because| Failure::PairRefused { interface: interface.into(), because };
     let connections = ssh::connections();
     let mut found: Vec<Interface> = Vec::new();
     for name in interfaces {
@@ -72,9 +71,7 @@ fn check_interfaces(interfaces: [&str; 2]) -> Result<(), Failure> {
         if found.iter().any(|other| other.index == saved.interface().index) {
             return Err(refused(name, "both ends are the same port"));
         }
-        if let Some(obstacle) = saved.obstacle()? {
-            return Err(refused(name, obstacle_text(obstacle)));
-        }
+        check_obstacles(&saved)?;
         if connections.iter().any(|connection| saved.carries(*connection)) {
             return Err(refused(name, "an SSH connection uses it"));
         }
@@ -97,14 +94,21 @@ fn check_interfaces(interfaces: [&str; 2]) -> Result<(), Failure> {
     }
 }
 
-const fn obstacle_text(obstacle: Obstacle) -> &'static str {
-    match obstacle {
+fn refused(interface: &str, because: &'static str) -> Failure {
+    Failure::PairRefused { interface: interface.into(), because }
+}
+
+fn check_obstacles(saved: &SavedInterface) -> Result<(), Failure> {
+    let Some(obstacle) = saved.obstacle()? else { return Ok(()) };
+    let because = match obstacle {
         Obstacle::DefaultRoute => "it carries the default route",
         Obstacle::XdpProgram => "an XDP program is attached to it",
         Obstacle::OtherInterfaces => "it belongs to a bridge, a bond or a VLAN",
         Obstacle::QueueingDiscipline => "it has a queueing discipline or tc filters, which would be lost",
         Obstacle::HopObjects => "it has routes by nexthop objects, which would be lost",
-    }
+        Obstacle::NftablesChain => "it has a chain of nftables, which may be lost",
+    };
+    Err(refused(&saved.interface().name, because))
 }
 
 /// Whether a frame sent by one arrives at the other without a bridge between them.
@@ -202,6 +206,7 @@ pub(crate) fn guard_main(task: &GuardTask) -> Result<Outcome, Failure> {
     capability::drop_all_but(capability::NETWORK)?;
     let [left, right] = &task.interfaces;
     let pair = BorrowedPair::save(left, right)?;
+    pair.saved().iter().try_for_each(check_obstacles)?; // as it is now
     let moved = pair.make_lab(USUAL_MTU_BYTES).map_err(Failure::from);
     let moved = moved.map(|_| PortsMoved {
         namespaces: pair.namespaces().each_ref().map(|namespace| namespace.as_fd().as_raw_fd()),

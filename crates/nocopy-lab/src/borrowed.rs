@@ -12,7 +12,7 @@ use netlink_packet_route::neighbour::NeighbourMessage;
 use netlink_packet_route::route::RouteMessage;
 
 use crate::lab::{NAMES, new_quiet_namespace};
-use crate::netlink::{link, netlink_error, route};
+use crate::netlink::{link, netlink_error, nftables, route};
 use crate::{Error, Interface, Lab, Namespace};
 
 /// The directories with a directory of settings for each interface.
@@ -48,6 +48,8 @@ pub enum Obstacle {
     QueueingDiscipline,
     /// Its routes have next hops that are objects of their own, which the kernel would delete.
     HopObjects,
+    /// It has a chain of nftables, which older kernels would delete.
+    NftablesChain,
 }
 
 impl SavedInterface {
@@ -92,6 +94,7 @@ impl SavedInterface {
             () if link::is_joined_to_others(interface)? => Some(Obstacle::OtherInterfaces),
             () if route::has_queueing_discipline(interface.index)? => Some(Obstacle::QueueingDiscipline),
             () if routes.iter().any(route::has_hop_objects) => Some(Obstacle::HopObjects),
+            () if nftables::has_chain(&interface.name)? => Some(Obstacle::NftablesChain),
             () => None,
         })
     }
@@ -185,6 +188,11 @@ impl BorrowedPair {
     pub fn save(left: &str, right: &str) -> Result<Self, Error> {
         let saved = [SavedInterface::save(left)?, SavedInterface::save(right)?];
         Ok(Self { saved, namespaces: [new_quiet_namespace()?, new_quiet_namespace()?] })
+    }
+
+    /// The interfaces as they were.
+    pub fn saved(&self) -> &[SavedInterface; 2] {
+        &self.saved
     }
 
     /// The namespaces of `nc0` and `nc1`.

@@ -178,6 +178,16 @@ fn pairs_that_are_in_use_are_refused() {
     with_change(add, delete, "two: not taken for --pair; it belongs to a bridge");
     let (add, delete) = ("tc qdisc add dev two root pfifo limit 9", "tc qdisc delete dev two root");
     with_change(add, delete, "two: not taken for --pair; it has a queueing discipline");
+    let (add, delete) = (
+        "nft add table netdev t; nft add chain netdev t c '{ type filter hook ingress device two priority 0; }'",
+        "nft delete table netdev t",
+    );
+    with_change(add, delete, "two: not taken for --pair; it has a chain of nftables");
+    let (add, delete) = (
+        "nft add table netdev t; nft add chain netdev t c '{ type filter hook ingress devices = { away, one } priority 0; }'",
+        "nft delete table netdev t",
+    );
+    with_change(add, delete, "one: not taken for --pair; it has a chain of nftables");
     network.assert_described_as(&before, "after the refusals");
     with_change("ip link set two down", "ip link set two up", "one: no carrier");
 }
@@ -205,6 +215,19 @@ fn ports_of_one_bridge_are_no_pair() {
         unconfirmed.contains("port1, port2: not taken for --pair; this was not confirmed"),
         "{unconfirmed}"
     );
+}
+
+#[test]
+fn the_guard_checks_the_ports_again() {
+    let Some(network) = Network::make_or_skip() else { return };
+    assert!(run_script(&network.0, "tc qdisc add dev two root pfifo limit 9").status.success());
+    let before = network.settled_description();
+    let mut guard = nocopy_command(&["bench-child", "guard-pair", r#"{"interfaces":["one","two"]}"#]);
+    let output = network.0.run(|| guard.output().unwrap());
+    let said = lossy_text(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{said}");
+    assert!(said.contains("two: not taken for --pair; it has a queueing discipline"), "{said}");
+    network.assert_described_as(&before, "after the refusal");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod address;
 pub(crate) mod ethtool;
 pub(crate) mod link;
+pub(crate) mod nftables;
 pub(crate) mod route;
 
 use std::fmt::Debug;
