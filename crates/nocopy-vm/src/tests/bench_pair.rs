@@ -1,3 +1,4 @@
+use std::io;
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::guest::patience::wait_until;
 use crate::registry::{Failure, Kernel, Test, Topology};
 
 pub(crate) const TEST: Test = Test {
-    proves: "`nocopy bench --pair` on two cards that are cabled to each other: killed at random moments it leaves them as they were (twice; \
+    proves: "`nocopy bench --pair` on two cards that are cabled to each other: it finds the cable; killed at random moments it leaves them as they were (twice; \
              20 times with --soak); its table names driver and modes and has every row (with --soak)",
     on: &[Topology::Igb, Topology::Virtio],
     kernels: &[Kernel::Newest],
@@ -37,6 +38,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     guest.ends().into_iter().try_for_each(|end| end.move_to(&network))?;
     run_to_success(&network, Command::new("sh").args(["-ec", SETUP]))?;
     let before = settled_description(&network)?;
+    check_cable(&network)?;
     let seed = guest.seed();
     let mut random = Rng::with_seed(seed);
     let kills = if guest.is_soak() { KILLS_SOAK } else { KILLS };
@@ -70,10 +72,26 @@ fn run(guest: &Guest) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The frame that finds out whether this is one cable passes the cards' filters: after it, the bench asks.
+fn check_cable(network: &Namespace) -> Result<(), Failure> {
+    let output = network.run(|| pair_command()?.output())?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match said.contains("this was not confirmed") {
+        true => Ok(()),
+        false => Err(Failure(format!("not asked: {said}"))),
+    }
+}
+
 /// The command, built beside this program.
-fn bench_command(options: &[&str]) -> Result<Command, Failure> {
+fn pair_command() -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?.with_file_name("nocopy"));
-    command.args(["bench", "--pair", "nc0", "nc1", "--yes"]).args(options).stdin(Stdio::null());
+    command.args(["bench", "--pair", "nc0", "nc1"]).stdin(Stdio::null());
+    Ok(command)
+}
+
+fn bench_command(options: &[&str]) -> Result<Command, Failure> {
+    let mut command = pair_command()?;
+    command.arg("--yes").args(options);
     Ok(command)
 }
 
