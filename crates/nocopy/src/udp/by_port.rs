@@ -129,6 +129,7 @@ fn is_datagram_of_frames(outgoing: &Outgoing) -> bool {
 }
 
 /// Sends a message of frames; gives it back if the port refuses it.
+#[expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 fn send_frames(
     port: &mut over_port::Sender,
     message: Message,

@@ -1,4 +1,5 @@
 //! The half that sends.
+#![expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
