@@ -33,8 +33,8 @@ const PROBE_FRAMES: usize = 100;
 /// The EtherType for experiments (IEEE 802), and bytes by which the frame is known again.
 const PROBE: &[u8; 50] = b"\x88\xb5nocopy bench --pair: is this one cable?\0\0\0\0\0\0\0\0\0";
 
-/// No bridge and no switch that follows the standard forwards frames to this address (IEEE 802.1Q, table 8-1),
-/// so they reach only the other end of a cable.
+/// No bridge and no switch that follows the standard forwards frames to this address (IEEE 802.1Q, table
+/// 8-1), so they reach only the other end of a cable.
 const TO_NEAREST_BRIDGE: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
 
 /// Two ports, each alone in a network namespace, until this is dropped.

@@ -114,8 +114,8 @@ impl Builder {
     }
 
     /// Receives chunks only by this method, instead of the one measured to be best. What is read as a slice
-    /// ([`io::Read`](std::io::Read), [`io::BufRead`](std::io::BufRead) and their asynchronous forms) is always
-    /// copied.
+    /// ([`io::Read`](std::io::Read), [`io::BufRead`](std::io::BufRead) and their asynchronous forms) is
+    /// always copied.
     pub fn receive_method(mut self, method: ReceiveMethod) -> Self {
         self.receive_method = Some(method);
         self

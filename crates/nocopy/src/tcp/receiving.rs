@@ -134,8 +134,8 @@ impl ReceiveMethodChooser {
         choice.method
     }
 
-    /// The most bytes to receive by a copy, to be lent as a slice, of which nothing is measured; data received
-    /// before has been used.
+    /// The most bytes to receive by a copy, to be lent as a slice, of which nothing is measured; data
+    /// received before has been used.
     #[inline]
     pub(super) fn start_slice(&mut self) -> usize {
         if let Some(sample) = self.sample.take().filter(|sample| !sample.is_open) {

@@ -239,7 +239,8 @@ impl Drop for Frame {
     }
 }
 
-/// The bytes of an owned frame from its packet's first one on: for a buffer, which has pointer and length itself.
+/// The bytes of an owned frame from its packet's first one on: for a buffer, which has pointer and length
+/// itself.
 pub(crate) struct FrameRange {
     /// As a frame's.
     shared: NonNull<SharedArea>,
