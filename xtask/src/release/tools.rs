@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use super::Architecture;
 use crate::step::{CommandStep, Failed};
-use crate::suite::{built_program, install_tool};
+use crate::suite::{built_program, install_tool_with_features};
 
-/// Subcommands of cargo from crates.io, with their versions: the newest that build with Rust 1.95.
-const SUBCOMMANDS: [[&str; 2]; 2] = [["cargo-deb", "3.8.0"], ["cargo-about", "0.9.3"]];
+/// Subcommands of cargo from crates.io, with their versions (the newest that build with Rust 1.95) and the
+/// features that their programs need.
+const SUBCOMMANDS: [[&str; 3]; 2] = [["cargo-deb", "3.8.0", "default"], ["cargo-about", "0.9.3", "cli"]];
 
 /// From PyPI, as programs: the linker that knows glibc's older versions, and the subcommand that uses it.
 const PYTHON_PACKAGES: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.1"];
@@ -29,7 +30,9 @@ pub(super) fn install_all() -> Result<(), Failed> {
     let targets: Vec<String> = targets.collect();
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
     CommandStep::new("standard libraries", "rustup", &[&["target", "add"], &targets[..]].concat()).run()?;
-    SUBCOMMANDS.into_iter().try_for_each(|program| install_tool(program).map(drop))?;
+    for [name, version, features] in SUBCOMMANDS {
+        install_tool_with_features([name, version], features)?;
+    }
     install_python_packages()
 }
 

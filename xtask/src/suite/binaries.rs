@@ -100,10 +100,19 @@ pub(crate) fn built_program(profile: &str, name: &str) -> PathBuf {
 
 /// Installs a program of crates.io, given with its version, below `target`, unless it is there; returns its
 /// path.
-pub(crate) fn install_tool([name, version]: [&str; 2]) -> Result<PathBuf, Failed> {
+pub(crate) fn install_tool(program: [&str; 2]) -> Result<PathBuf, Failed> {
+    install_tool_with_features(program, "default")
+}
+
+/// [`install_tool`] for a program that is not built by default.
+pub(crate) fn install_tool_with_features(
+    [name, version]: [&str; 2],
+    features: &str,
+) -> Result<PathBuf, Failed> {
     let directory = built_program("tools", "");
     let root = directory.display().to_string();
-    let what = ["install", name, "--version", version, "--locked", "--quiet", "--root", &root];
+    let what = ["install", name, "--version", version, "--features", features];
+    let what = [&what[..], &["--locked", "--quiet", "--root", &root]].concat();
     CommandStep::cargo(&format!("install {name} {version}"), &what).run()?;
     Ok(directory.join("bin").join(name))
 }

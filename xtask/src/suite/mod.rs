@@ -20,7 +20,9 @@ use serde::Serialize;
 use attempt::TestAttempt;
 pub(crate) use attempt::{TestConditions, exec_test_program, wait_or_kill};
 use binaries::TestCase;
-pub(crate) use binaries::{TestBinary, build_tests, built_program, install_tool, preloadable};
+pub(crate) use binaries::{
+    TestBinary, build_tests, built_program, install_tool, install_tool_with_features, preloadable,
+};
 use sanitizer::SanitizerFiles;
 
 use crate::gate::{Outcome, StepFailure, TestNote};
