@@ -59,7 +59,7 @@ fn write_changelog(release: &Release) -> Result<(), Failed> {
         release.version,
         date.trim()
     );
-    write_file(&release_path("changelog"), text)
+    write_file(&release_path("debian/changelog"), text)
 }
 
 /// Installed, used, upgraded and purged in roots of Debian; and judged by lintian.

@@ -1,30 +1,37 @@
-//! The image: the static command and its licences, nothing else. `packaging/Containerfile` copies the file
-//! lists that are made here; no container program is needed to try them.
+//! The image: the static command and its licences, nothing else. `packaging/Containerfile` unpacks the root
+//! that is packed here; no container program is needed to try it.
 
 use std::fs;
 use std::path::PathBuf;
 
-use super::roots::CleanRoot;
-use super::tarball::{built_file, copy, shared_files};
-use super::{Architecture, release_path};
+use super::roots::{self, CleanRoot};
+use super::tarball::{built_file, copy, pack_directory, shared_files, unpack};
+use super::{Architecture, Release, release_path};
 use crate::gate::Outcome;
 use crate::step::{Failed, repository_root};
 
-/// Where the image's context is: the Containerfile, and a directory for each architecture.
-fn image_path(name: &str) -> PathBuf {
+/// What `podman build` takes: the Containerfile, and a root for each architecture.
+fn context_path(name: &str) -> PathBuf {
     release_path("image").join(name)
 }
 
-pub(super) fn write_file_lists() -> Result<(), Failed> {
-    let _ = fs::remove_dir_all(release_path("image"));
-    copy(&repository_root().join("packaging/Containerfile"), &image_path("Containerfile"))?;
+fn root_archive(architecture: Architecture) -> PathBuf {
+    context_path(&format!("{}.tar.gz", architecture.debian_name()))
+}
+
+/// Packed, so that modes stay as they are wherever the files go.
+pub(super) fn pack_roots(release: &Release) -> Result<(), Failed> {
+    let _ = fs::remove_dir_all(context_path(""));
+    copy(&repository_root().join("packaging/Containerfile"), &context_path("Containerfile"))?;
     for architecture in Architecture::ALL {
-        let root = image_path(architecture.debian_name());
+        let root = release_path("image-roots").join(architecture.debian_name());
+        let _ = fs::remove_dir_all(&root);
         copy(&built_file(&architecture.static_target(), "nocopy"), &root.join("usr/bin/nocopy"))?;
         for name in ["LICENSE-APACHE", "LICENSE-MIT", "LICENSES-OF-CRATES"] {
             let document = format!("share/doc/nocopy/{name}");
             copy(&shared_files().join(&document), &root.join("usr").join(&document))?;
         }
+        pack_directory(release, &root, ".", &root_archive(architecture))?;
     }
     Ok(())
 }
@@ -41,11 +48,15 @@ const COMMANDS: &[(&[&str], &str)] = &[
 ];
 
 pub(super) fn try_in_empty_root() -> Outcome {
-    let native = match Architecture::native() {
-        Ok(native) => native,
+    let unpacked = || {
+        let root = roots::empty_directory("image")?;
+        unpack(&root_archive(Architecture::native()?), &root, 0)?;
+        Ok::<_, Failed>(CleanRoot::at("image", &root))
+    };
+    let root = match unpacked() {
+        Ok(root) => root,
         Err(failed) => return failed.into(),
     };
-    let root = CleanRoot::at("image", &image_path(native.debian_name()));
     let tries = COMMANDS.iter().map(|(capabilities, command)| {
         let words: Vec<&str> = ["/usr/bin/nocopy"].into_iter().chain(command.split(' ')).collect();
         root.run_with_capabilities(capabilities, &words)

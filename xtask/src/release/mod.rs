@@ -1,5 +1,5 @@
 //! What users install, as files in `target/release-files`: archives with a static binary, Debian packages,
-//! an image's file list. The nightly suite `release` tries each in clean roots.
+//! an image's root. The nightly suite `release` tries each in clean roots.
 
 mod command;
 pub(crate) mod crates;
@@ -102,7 +102,7 @@ pub(crate) fn build_files() -> Outcome {
         let _ = fs::remove_dir_all(release_path(""));
         tarball::build_all(&release)?;
         debian::build_all(&release)?;
-        image::write_file_lists()
+        image::pack_roots(&release)
     };
     roots::install_programs().then(|| files().into())
 }

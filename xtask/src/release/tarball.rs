@@ -11,7 +11,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::roots::{self, CleanRoots};
+use super::roots::{self, CleanRoot, CleanRoots};
 use super::{Architecture, Release, release_path, tools};
 use crate::gate::Outcome;
 use crate::step::{CommandStep, Failed, repository_root, write_file};
@@ -141,18 +141,31 @@ fn pack(release: &Release, architecture: Architecture) -> Result<(), Failed> {
         copy(&built, &tree.join("lib/nocopy").join(library))?;
     }
     copy(&shared_files().join("share"), &tree.join("share"))?;
-    pack_directory(release, &tree, &archive_path(release, architecture))
+    pack_directory(release, &release_path("archives"), &name, &archive_path(release, architecture))
 }
 
-/// Packs a directory, with its name, so that equal content gives an equal file.
-fn pack_directory(release: &Release, tree: &Path, archive: &Path) -> Result<(), Failed> {
-    let (above, name) = (tree.parent().expect("a path"), tree.file_name().expect("a name"));
-    let (above, name) = (above.display().to_string(), name.display().to_string());
-    let (archive, time) = (archive.display().to_string(), format!("--mtime=@{}", release.epoch));
+/// Packs a directory that is in another one, so that equal content gives an equal file.
+pub(super) fn pack_directory(
+    release: &Release,
+    above: &Path,
+    name: &str,
+    archive: &Path,
+) -> Result<(), Failed> {
+    let [above, archive] = [above, archive].map(|path| path.display().to_string());
+    let time = format!("--mtime=@{}", release.epoch);
     let same = ["--sort=name", "--format=ustar", "--owner=0", "--group=0", "--numeric-owner"];
     let modes = ["--mode=u=rwX,go=rX", "--use-compress-program=gzip --no-name --best"];
-    let what = [&["--create", "--file", &archive, "--directory", &above, &time], &same[..], &modes, &[&name]];
-    CommandStep::new(&format!("pack {name}"), "tar", &what.concat()).run()
+    let what = [&["--create", "--file", &archive, "--directory", &above, &time], &same[..], &modes, &[name]];
+    CommandStep::new(&format!("pack {archive}"), "tar", &what.concat()).run()
+}
+
+/// Unpacks an archive into a directory, without the topmost directories of its paths.
+pub(super) fn unpack(archive: &Path, into: &Path, topmost: usize) -> Result<(), Failed> {
+    fs::create_dir_all(into).map_err(|error| Failed(format!("{}: {error}", into.display())))?;
+    let [archive, into] = [archive, into].map(|path| path.display().to_string());
+    let topmost = format!("--strip-components={topmost}");
+    let what = ["--extract", "--file", &archive, "--directory", &into, &topmost];
+    CommandStep::new(&format!("unpack {archive}"), "tar", &what).run()
 }
 
 /// Runs the static binary in roots of Debian and in one that has nothing else.
@@ -160,11 +173,7 @@ pub(super) fn try_in_clean_roots(release: &Release, roots: &CleanRoots) -> Outco
     let tries = || {
         let unpacked = roots::empty_directory("unpacked")?;
         for architecture in Architecture::ALL {
-            let archive = archive_path(release, architecture).display().to_string();
-            let into = unpacked.join(architecture.name()).display().to_string();
-            fs::create_dir_all(&into).map_err(|error| Failed(format!("{into}: {error}")))?;
-            let what = ["--extract", "--file", &archive, "--directory", &into, "--strip-components=1"];
-            CommandStep::new("unpack the archive", "tar", &what).run()?;
+            unpack(&archive_path(release, architecture), &unpacked.join(architecture.name()), 1)?;
         }
         Ok(unpacked)
     };
@@ -174,13 +183,13 @@ pub(super) fn try_in_clean_roots(release: &Release, roots: &CleanRoots) -> Outco
     };
     let (native, mut outcome) = (unpacked.join(env::consts::ARCH), Outcome::default());
     for debian in &roots.debian {
-        let tried = debian.with_files(&native).run_script("archive.sh");
-        outcome = outcome.merged_with(tried);
+        let debian = debian.with_files(&native);
+        outcome = outcome.merged_with(debian.run_script("archive.sh"));
     }
     // Its root is what was unpacked: no shell, no /dev, no other file.
     for words in ["--version", "man record", "bench --rounds 1 --window 50ms", "sniff lo --count 3"] {
         let words: Vec<&str> = ["/bin/nocopy"].into_iter().chain(words.split(' ')).collect();
-        outcome = outcome.merged_with(roots::CleanRoot::at("empty", &native).run(&words));
+        outcome = outcome.merged_with(CleanRoot::at("empty", &native).run(&words));
     }
     let foreign = Architecture::ALL.into_iter().filter(|each| !each.is_native());
     foreign.fold(outcome, |outcome, each| outcome.merged_with(try_emulated(&unpacked, each)))
