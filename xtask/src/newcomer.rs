@@ -18,7 +18,7 @@ const TASKS: [&str; 3] = ["measure.sh", "replay.sh", "program.sh"];
 
 /// Documents in `docs/` whose blocks of shell commands are run, each in a directory of its own; then the
 /// script of the same name in `checks/`, which must succeed.
-const TUTORIALS: [&str; 3] = ["capture", "readout", "directory"];
+pub(crate) const TUTORIALS: [&str; 3] = ["capture", "readout", "directory"];
 
 const DEBIAN: &str = "target/newcomer";
 
@@ -106,7 +106,7 @@ fn run_tutorials(debian: &Path, command: &str) -> Outcome {
 }
 
 /// The commands of a tutorial, as they are written, with the command in the path, and what must hold then.
-fn tutorial_script(name: &str, command: &str) -> Result<String, Failed> {
+pub(crate) fn tutorial_script(name: &str, command: &str) -> Result<String, Failed> {
     let document = read_source(&repository_root().join(format!("docs/{name}.md")))?;
     let checks = read_source(&repository_root().join(SCRIPTS).join(format!("checks/{name}.sh")))?;
     let commands = shell_commands(&document);

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::gate::Outcome;
 use crate::machine;
@@ -17,8 +18,11 @@ const ROOTS: &str = "target/release-roots";
 /// Debian 12 and 13.
 const SUITES: [&str; 2] = ["bookworm", "trixie"];
 
-/// Besides what is essential.
-const PACKAGES: &str = "--include=tcpdump";
+/// Besides what is essential: tutorials make their networks by iproute2.
+const PACKAGES: &str = "--include=iproute2,tcpdump";
+
+/// The longest time that one trial may run; most take a few seconds, the longest tutorial one minute.
+const TIME_MAX: Duration = Duration::from_secs(600);
 
 pub(super) fn install_programs() -> Outcome {
     machine::install_release_programs()
@@ -130,8 +134,11 @@ impl CleanRoot {
         let files = self.files.as_ref().map(|files| files.display().to_string()).unwrap_or_default();
         let namespaces =
             ["--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "sh", "-eu"];
-        let what = [&namespaces[..], &[&enter, &root, &files], words].concat();
-        let step = CommandStep::new(&format!("{}: {name}", self.name), "unshare", &what);
+        let limit = TIME_MAX.as_secs().to_string();
+        // The end of unshare(1) is the end of all processes in its namespaces.
+        let bounded = ["--verbose", "--signal=KILL", &limit, "unshare"];
+        let what = [&bounded[..], &namespaces, &[&enter, &root, &files], words].concat();
+        let step = CommandStep::new(&format!("{}: {name}", self.name), "timeout", &what);
         let step = if host_programs { step.with_variable("HOST_PROGRAMS", "1") } else { step };
         step.run().into()
     }

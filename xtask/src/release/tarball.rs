@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use super::roots::{self, CleanRoot, CleanRoots};
 use super::{Architecture, Release, release_path, tools};
 use crate::gate::Outcome;
+use crate::newcomer::{TUTORIALS, tutorial_script};
 use crate::step::{CommandStep, Failed, repository_root, write_file};
 
 /// The profile of Cargo.toml with which everything is built that is released.
@@ -185,6 +186,9 @@ pub(super) fn try_in_clean_roots(release: &Release, roots: &CleanRoots) -> Outco
     for debian in &roots.debian {
         let debian = debian.with_files(&native);
         outcome = outcome.merged_with(debian.run_script("archive.sh"));
+        for name in TUTORIALS {
+            outcome = outcome.merged_with(follow_tutorial(&debian, name));
+        }
     }
     // Its root is what was unpacked: no shell, no /dev, no other file.
     for words in ["--version", "man record", "bench --rounds 1 --window 50ms", "sniff lo --count 3"] {
@@ -193,6 +197,14 @@ pub(super) fn try_in_clean_roots(release: &Release, roots: &CleanRoots) -> Outco
     }
     let foreign = Architecture::ALL.into_iter().filter(|each| !each.is_native());
     foreign.fold(outcome, |outcome, each| outcome.merged_with(try_emulated(&unpacked, each)))
+}
+
+/// A tutorial as it is written, with the command of `/files`.
+fn follow_tutorial(debian: &CleanRoot, name: &str) -> Outcome {
+    match tutorial_script(name, "/files/bin") {
+        Ok(lines) => debian.run_lines(&format!("tutorial '{name}'"), &lines),
+        Err(failed) => failed.into(),
+    }
 }
 
 /// What needs no feature of the kernel, by the user-mode emulator.

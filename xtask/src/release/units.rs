@@ -25,15 +25,15 @@ const MEMLOCK_KIB: u64 = 8192;
 /// Recording lo: it receives datagrams all the time.
 const RECORD: &str = "
 file() { find /var/lib/nocopy-record -name '*.pcapng' -size +0 | head -n 1; }
-until [ -n \"$(file)\" ]; do sleep 0.1; done
-until [ \"$(tcpdump -n -r \"$(file)\" udp port 9 2> /dev/null | wc -l)\" -gt 10 ]; do sleep 0.1; done
+until [ -n \"$(file)\" ]; do kill -0 $unit; sleep 0.1; done
+until [ \"$(tcpdump -n -r \"$(file)\" udp port 9 2> /dev/null | wc -l)\" -gt 10 ]; do kill -0 $unit; sleep 0.1; done
 kill $unit
 wait $unit
 ";
 
 /// Serving a directory with a file that only the capability lets it read.
 const SERVE: &str = "
-until nocopy cat nfs://127.0.0.1:2049/srv/data/secret > /tmp/read; do sleep 0.1; done
+until nocopy cat nfs://127.0.0.1:2049/srv/data/secret > /tmp/read; do kill -0 $unit; sleep 0.1; done
 cmp /tmp/read /srv/data/secret
 kill $unit
 wait $unit
