@@ -63,17 +63,17 @@ pub(super) fn build_all(release: &Release) -> Result<(), Failed> {
     Architecture::ALL.into_iter().try_for_each(|architecture| pack(release, architecture))
 }
 
-/// Builds the static command; and the command and the libraries for glibc.
+/// Builds the static command; and the command and the libraries for glibc. Both are linked by zig, for the
+/// static command since its `memcpy` is as fast as glibc's: musl's takes 60 ns for 16 bytes on x86_64.
 fn build_programs(release: &Release, architecture: Architecture) -> Result<(), Failed> {
+    let options = ["zigbuild", "--locked", "--profile", PROFILE, "--package", "nocopy-cli", "--target"];
     let target = architecture.static_target();
-    let linker = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
-    let options = ["--locked", "--profile", PROFILE, "--package", "nocopy-cli", "--target"];
-    let static_build = [&["build"], &options[..], &[&target]].concat();
-    build_step(release, "static command", &static_build).with_variable(&linker, "rust-lld").run()?;
+    let static_build = [&options[..], &[&target]].concat();
+    build_step(release, "static command", &static_build).run()?;
 
     let target = format!("{}.{GLIBC}", architecture.glibc_target());
     let libraries = LIBRARIES.map(|[package, _]| ["--package", package]).concat();
-    let glibc_build = [&["zigbuild"], &options[..], &[&target], &libraries[..]].concat();
+    let glibc_build = [&options[..], &[&target], &libraries[..]].concat();
     build_step(release, "command and libraries for glibc", &glibc_build).run()
 }
 
