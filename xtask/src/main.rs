@@ -88,7 +88,7 @@ enum XtaskCommand {
     Release(release::ReleaseArguments),
     /// Upload the crates that crates.io does not have: see RELEASE.md.
     Publish(release::PublishArguments),
-    /// Make the files that users install: archives, Debian packages, the image's rootss.
+    /// Make the files that users install: archives, Debian packages, the image's roots.
     ReleaseFiles,
     /// Say what this machine lacks for the tests, and how to install it.
     Doctor,
