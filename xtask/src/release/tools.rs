@@ -8,7 +8,7 @@ use crate::suite::{built_program, install_tool_with_features};
 
 /// Subcommands of cargo from crates.io, with their versions (the newest that build with Rust 1.95) and the
 /// features that their programs need.
-const SUBCOMMANDS: [[&str; 3]; 2] = [["cargo-deb", "3.8.0", "default"], ["cargo-about", "0.9.3", "cli"]];
+const SUBCOMMANDS: [[&str; 3]; 2] = [["cargo-deb", "3.8.0", ""], ["cargo-about", "0.9.3", "cli"]];
 
 /// From PyPI, as programs: the linker that knows glibc's older versions, and the subcommand that uses it.
 const PYTHON_PACKAGES: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.1"];

@@ -101,7 +101,7 @@ pub(crate) fn built_program(profile: &str, name: &str) -> PathBuf {
 /// Installs a program of crates.io, given with its version, below `target`, unless it is there; returns its
 /// path.
 pub(crate) fn install_tool(program: [&str; 2]) -> Result<PathBuf, Failed> {
-    install_tool_with_features(program, "default")
+    install_tool_with_features(program, "")
 }
 
 /// [`install_tool`] for a program that is not built by default.
