@@ -58,8 +58,11 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         );
     }
     if guest.is_soak() {
-        let output = run_to_success(&network, &mut bench_command(&["--rounds", "1"])?)?;
+        let mut bench = bench_command(&["--rounds", "1"])?;
+        let output = network.run(|| bench.output())?;
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        // Status 1: a row has no figure, because an emulated machine was too slow for it.
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{}: {table}", output.status);
         assert_same(&before, &settled_description(&network)?, "after a table", &output);
         let driver = format!("| driver | {} |", guest.topology().driver());
         for words in [&driver, "| modes | xdp zero-copy, xdp copy native, ", "| capture, 64 B, full rate | "]
