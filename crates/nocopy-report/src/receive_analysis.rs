@@ -197,23 +197,16 @@ impl BufferAnalysis {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn buffer_with_rows(rows: &[ProcessorTimeRow]) -> BufferAnalysis {
+impl BufferAnalysis {
+    /// One without rows and without what is not always known.
+    pub(crate) fn sample() -> Self {
         let range = || MedianRange { median: 1.0, low: 1.0, high: 1.0 };
-        let row = |row: &ProcessorTimeRow| ProcessorTimeShare {
-            row: *row,
-            share: 0.5,
-            error_share: 0.0,
-            us_per_mb: None,
-        };
-        BufferAnalysis {
+        Self {
             buffer_bytes: 4096,
             receive_buffer_bytes: None,
             gbit_per_s: range(),
             overhead_percent: range(),
-            rows: rows.iter().map(row).collect(),
+            rows: Vec::new(),
             copy_share: 0.25,
             us_per_mb: None,
             processor_share: 0.5,
@@ -229,6 +222,21 @@ mod tests {
             queue_max_packets: None,
             checks: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer_with_rows(rows: &[ProcessorTimeRow]) -> BufferAnalysis {
+        let row = |row: &ProcessorTimeRow| ProcessorTimeShare {
+            row: *row,
+            share: 0.5,
+            error_share: 0.0,
+            us_per_mb: None,
+        };
+        BufferAnalysis { rows: rows.iter().map(row).collect(), ..BufferAnalysis::sample() }
     }
 
     #[test]

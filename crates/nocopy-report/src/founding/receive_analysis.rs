@@ -115,24 +115,8 @@ mod tests {
     fn analysis_with_rates(gbit_per_s: [f64; 7]) -> ReceiveAnalysis {
         let buffer = |(index, median): (usize, f64)| BufferAnalysis {
             buffer_bytes: 1024 << (2 * index),
-            receive_buffer_bytes: None,
             gbit_per_s: MedianRange { median, low: median, high: median },
-            overhead_percent: MedianRange::default(),
-            rows: Vec::new(),
-            copy_share: 0.0,
-            us_per_mb: None,
-            processor_share: 0.0,
-            samples: 0,
-            sampled_share: None,
-            direct_share: None,
-            backlog_share: None,
-            acks_per_segment: None,
-            window_mean_bytes: None,
-            queue_mean_bytes: None,
-            queue_max_bytes: None,
-            queue_mean_packets: None,
-            queue_max_packets: None,
-            checks: Vec::new(),
+            ..BufferAnalysis::sample()
         };
         let buffers = gbit_per_s.into_iter().enumerate().map(buffer).collect();
         ReceiveAnalysis { bytes: 1 << 20, rounds: 1, congestion_control: "cubic".into(), buffers }
