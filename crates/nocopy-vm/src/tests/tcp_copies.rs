@@ -28,7 +28,7 @@ fn run(guest: &Guest) -> Result<(), Failure> {
         let (ledger, copies) =
             measure_stream_copies(guest, &meter, &StreamSendCase { name, method, memory, evidence })?;
         let copied_bytes =
-            (ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), copies.copied_bytes(Direction::Sent));
+            (ledger.bytes_of(Evidence::Copied(Cause::SocketCall)), copies.payload_bytes(Direction::Sent));
         assert_eq!(copied_bytes, (BYTES, BYTES), "{method}, {name}: {ledger}; {copies:?}");
     }
     for method in ZERO_COPY {
