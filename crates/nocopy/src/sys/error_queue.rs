@@ -3,7 +3,9 @@
 use std::io;
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+
+use super::message_calls;
 
 /// `struct sock_extended_err` origins, `linux/errqueue.h`.
 const SO_EE_ORIGIN_LOCAL: u8 = 1;
@@ -66,7 +68,7 @@ pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<ErrorQueue
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
         // SAFETY: name and control outlive the call, their lengths are theirs, and there is no room for data
         // to write to.
-        if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) } < 0 {
+        if unsafe { message_calls::recvmsg(socket, &raw mut header, flags) } < 0 {
             let error = io::Error::last_os_error();
             return match error.kind() {
                 io::ErrorKind::WouldBlock => Ok(None),

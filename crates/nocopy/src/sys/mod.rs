@@ -32,6 +32,7 @@ pub(crate) mod interface;
 pub(crate) mod io_uring;
 pub(crate) mod kernel_handle;
 pub(crate) mod memory;
+mod message_calls;
 #[cfg(feature = "port")]
 pub(crate) mod namespace;
 #[cfg(feature = "port")]

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nocopy_proto::wire::Ecn;
 
 use super::error_queue::parse_address;
-use super::option;
+use super::{message_calls, option};
 use crate::facts::metadata::{Clock, Timestamp};
 
 /// The longest possible datagram or coalesced run: an IP packet has 16 bits for its length.
@@ -192,10 +192,7 @@ impl RecvmmsgArguments {
         let flags = if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT };
         // SAFETY: as many headers as are pointed to. Each points to its address, control buffer and piece in
         // boxes that have not moved, with their lengths; each piece to a buffer that the caller vouches for.
-        let received = unsafe {
-            let (count, no_timeout) = (headers.len() as libc::c_uint, std::ptr::null_mut());
-            libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, flags as _, no_timeout)
-        };
+        let received = unsafe { message_calls::recvmmsg(socket, headers, flags) };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
         assert!(received <= headers.len(), "the kernel received more than it was asked for");
         self.received = first..first + received;

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 #[cfg(feature = "message")]
 pub(crate) use copied::{CopiedBurst, allow_fragments};
 
-use super::option;
+use super::{message_calls, option};
 
 pub(crate) const MESSAGES_MAX: usize = 64;
 /// The most pieces in all messages of a call.
@@ -332,14 +332,10 @@ impl Burst {
             match messages {
                 [] => return Ok(0),
                 [one] => {
-                    let bytes = libc::sendmsg(socket.as_raw_fd(), &raw const one.msg_hdr, flags);
+                    let bytes = message_calls::sendmsg(socket, &raw const one.msg_hdr, flags);
                     if bytes < 0 { -1 } else { 1 }
                 }
-                // By its number: musl's function of that name makes a call for each message.
-                many => {
-                    let (messages, count) = (many.as_mut_ptr(), many.len() as libc::c_uint);
-                    libc::syscall(libc::SYS_sendmmsg, socket.as_raw_fd(), messages, count, flags) as isize
-                }
+                many => message_calls::sendmmsg(socket, many, flags),
             }
         };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
@@ -409,7 +405,7 @@ pub(crate) fn send_with_controls(
     (header.msg_control, header.msg_controllen) =
         ((&raw const controls.control).cast_mut().cast(), controls.bytes as _);
     // SAFETY: what the header points to outlives the call.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) };
+    let sent = unsafe { message_calls::sendmsg(socket, &raw const header, flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use nocopy_proto::wire::Ecn;
 
+use super::super::message_calls;
 use super::{MessageReport, RecvmmsgArguments, TRAFFIC_CLASS_BYTES, control_bytes, control_payload};
 
 impl MessageReport {
@@ -38,7 +39,7 @@ impl RecvmmsgArguments {
         let header = &mut self.headers[first];
         // SAFETY: the header points to its address, control buffer and piece in boxes that have not moved,
         // with their lengths; the piece to a buffer that the caller vouches for.
-        let bytes = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header.msg_hdr, libc::MSG_DONTWAIT) };
+        let bytes = unsafe { message_calls::recvmsg(socket, &raw mut header.msg_hdr, libc::MSG_DONTWAIT) };
         header.msg_len = u32::try_from(bytes).map_err(|_| io::Error::last_os_error())?;
         self.received = first..first + 1;
         Ok(1)
