@@ -11,6 +11,8 @@ mod record;
 mod report;
 mod run;
 mod sniff;
+#[cfg(any(test, target_env = "musl"))]
+mod static_libc;
 mod stats;
 mod take;
 
