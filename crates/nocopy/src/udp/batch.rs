@@ -6,6 +6,7 @@ use std::slice::IterMut;
 
 use nocopy_proto::wire::Ecn;
 
+use super::burst::Burst;
 use super::message::Message;
 use super::metadata::Metadata;
 use super::over_port;
@@ -115,6 +116,18 @@ impl<'half> Batch<'half> {
         Self(BatchSource::Port(batch))
     }
 
+    /// Takes the next datagrams that arrived together from one sender, without a copy.
+    pub fn next_burst(&mut self) -> Option<Burst> {
+        match &mut self.0 {
+            BatchSource::Kernel(runs) => runs.next_burst(),
+            BatchSource::Port(batch) => {
+                let datagram = Datagram(DatagramBody::Port(batch.next()?));
+                let is_truncated = datagram.is_truncated();
+                Some(Burst::new(datagram.take(), is_truncated))
+            }
+        }
+    }
+
     /// The runs of datagrams that the kernel coalesced, except runs of which a datagram was returned already.
     /// A port coalesces none.
     #[doc(hidden)]
@@ -157,6 +170,17 @@ impl<'half> RunDatagrams<'half> {
         let (bytes, others) = self.left.split_at(self.left.len().min(run.segment_bytes()));
         self.left = others;
         Some(Datagram(DatagramBody::OfRun(run, bytes)))
+    }
+
+    /// What is left of the current run, or the next one.
+    fn next_burst(&mut self) -> Option<Burst> {
+        if let Some(run) = self.begun.filter(|_| !self.left.is_empty()) {
+            let left = std::mem::take(&mut self.left);
+            return Some(Burst::new(OwnedDatagram::of_several(run, left), run.info_of_all().truncated));
+        }
+        let run = self.runs.next()?;
+        let is_truncated = run.info_of_all().truncated;
+        Some(Burst::new(OwnedDatagram::of_all(run), is_truncated))
     }
 }
 
@@ -299,6 +323,12 @@ impl OwnedDatagram {
     fn of_single(run: &mut Run) -> Self {
         let bytes = run.take_buffer().expect("it is here").freeze();
         Self::new(run.info_of_all(), run.time(), bytes.len(), bytes)
+    }
+
+    /// With the buffer of a run of which nothing was taken.
+    fn of_all(run: &mut Run) -> Self {
+        let bytes = run.take_buffer().expect("it is here").freeze();
+        Self::new(run.info_of_all(), run.time(), run.segment_bytes().min(bytes.len()), bytes)
     }
 
     /// Shares the buffer of a run of several.

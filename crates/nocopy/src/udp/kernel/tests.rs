@@ -178,6 +178,26 @@ fn runs_arrive_complete_and_are_split_in_place() {
 }
 
 #[test]
+fn a_burst_has_the_datagrams_that_were_not_read() {
+    let (mut receiver, address) = receiver_at(LOOPBACK, &pool_of_64_kib_buffers(4));
+    let sender = sender_to(address);
+    let bytes = numbered_pattern(1, 2 * 1000 + 7);
+    udp_receive::set_segment_bytes(&sender, 1000);
+    sender.send(&bytes).unwrap();
+    sender.send(&bytes).unwrap();
+    wait_for_any(&receiver);
+    let first = receiver.receive_timeout(PATIENCE).unwrap().into_datagrams().next().unwrap().take();
+    assert_eq!(first[..], bytes[..1000]);
+    let mut batch = receiver.receive_timeout(PATIENCE).unwrap().into_datagrams();
+    let (rest, whole) = (batch.next_burst().expect("the rest"), batch.next_burst().expect("the second run"));
+    assert_eq!((&rest[..], rest.metadata().segment_bytes), (&bytes[1000..], 1000));
+    assert_eq!(rest.as_ptr(), first[1000..].as_ptr(), "it was copied");
+    assert_eq!(whole.datagrams().map(<[u8]>::len).collect::<Vec<_>>(), [1000, 1000, 7]);
+    assert_eq!((&whole[..], whole.source()), (&bytes[..], sender.local_addr().unwrap()));
+    assert!(batch.next_burst().is_none() && !whole.is_truncated());
+}
+
+#[test]
 fn single_datagrams_of_any_length_arrive() {
     let (mut receiver, address) = receiver_at(LOOPBACK, &pool_of_64_kib_buffers(4));
     let sender = sender_to(address);
