@@ -26,7 +26,7 @@ use crate::message::{AsyncEndpoint, Message, NonblockingEndpoint, Payload, Peer}
 use crate::port;
 #[cfg(feature = "tcp")]
 use crate::tcp;
-use crate::udp::{self, OwnedDatagram};
+use crate::udp::{self, OwnedDatagram, PlacedChunk};
 
 /// A stream of what a half receives, made owned by a function.
 macro_rules! stream_of {
@@ -49,6 +49,7 @@ stream_of!(port::NonblockingReceiver, Frame, |half| {
 stream_of!(port::NonblockingQueues, Frame, |half| {
     half.try_receive().map(|mut batch| batch.next().map(Packet::take)).transpose()
 });
+stream_of!(udp::NonblockingPlacedReceiver, PlacedChunk, |half| half.try_receive().transpose());
 #[cfg(feature = "port")]
 stream_of!(NonblockingCapture, Block, |half| half.try_receive().transpose());
 stream_of!(udp::NonblockingReceiver, OwnedDatagram, udp::NonblockingReceiver::try_take);

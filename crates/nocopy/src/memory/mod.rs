@@ -9,4 +9,5 @@ pub(crate) mod area;
 pub(crate) mod pieces;
 pub mod pool;
 pub(crate) mod receive_buffers;
+pub(crate) mod rows;
 pub(crate) mod send_queue;

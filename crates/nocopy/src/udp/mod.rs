@@ -22,6 +22,24 @@
 //! source address of the datagrams of one message, whose length is that of its
 //! [segments](Message::segments).
 //!
+//! # Placed by number
+//! Datagrams with a number and a payload of one length, such as samples of a detector, can be received into
+//! [chunks](PlacedChunk) of contiguous memory ([`Receiver::place`]): each payload is in the row that its
+//! number names, and a flag for each row says whether it arrived.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use nocopy::udp::{Field, Placing, Socket};
+//! let socket = Socket::bind("0.0.0.0:9000")?;
+//! let placing = Placing::by_number(Field::big_endian(8, 8)).payload(16).shape(4096, 1384);
+//! let mut receiver = socket.split().0.place(placing)?;
+//! while let Some(chunk) = receiver.receive()? {
+//!     println!("rows from {}: {} of {}", chunk.first(), chunk.filled(), chunk.present().len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Over a port
 //! Over a [`Port`](crate::Port) ([`Builder::port`]), the same socket writes the headers itself, in front of
 //! payloads in frames, and selects its own datagrams among the interface's packets by a filter: they bypass
@@ -77,6 +95,7 @@ mod outcome;
 #[cfg_attr(not(feature = "port"), path = "over_port/absent.rs")]
 pub(crate) mod over_port;
 mod peer_error;
+mod placed;
 mod receiver;
 pub(crate) mod run;
 mod sender;
@@ -98,6 +117,7 @@ pub use nocopy_proto::wire::Ecn;
 pub use open_error::OpenError;
 pub use outcome::SendError;
 pub use peer_error::PeerError;
+pub use placed::{Field, NonblockingPlacedReceiver, PlacedChunk, PlacedReceiver, Placing};
 pub use receiver::{NonblockingReceiver, Receiver};
 pub use sender::{NonblockingSender, Sender};
 
@@ -106,6 +126,10 @@ use crate::engine::address;
 /// The receiving half of a socket in a tokio program.
 #[cfg(feature = "tokio")]
 pub type AsyncReceiver = crate::engine::asynchronous::AsyncReceiver<NonblockingReceiver>;
+
+/// A receiving half that places rows, in a tokio program.
+#[cfg(feature = "tokio")]
+pub type AsyncPlacedReceiver = crate::engine::asynchronous::AsyncReceiver<NonblockingPlacedReceiver>;
 
 /// The sending half of a socket in a tokio program.
 #[cfg(feature = "tokio")]

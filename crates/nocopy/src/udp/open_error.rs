@@ -102,6 +102,18 @@ pub enum OpenError {
     /// The port could not be opened.
     #[error(transparent)]
     Port(#[from] port::OpenError),
+    /// A setting of [`Placing`](super::Placing) is impossible.
+    #[error("{setting}: {value} is refused; {least} to {most} are possible; give such a number")]
+    Placing {
+        /// The setting.
+        setting: &'static str,
+        /// The number that was given, or follows from what was given.
+        value: u64,
+        /// The least that is possible.
+        least: u64,
+        /// The most that is possible, with the other settings.
+        most: u64,
+    },
     /// No descriptor is left to wait on.
     #[error("UDP socket: no descriptor to wait on{cause}; raise the limit of open files ('ulimit -n')", cause = ErrorCause(.0))]
     Descriptor(#[source] io::Error),

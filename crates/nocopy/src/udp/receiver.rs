@@ -10,6 +10,8 @@ use either::for_both;
 use super::batch::Batch;
 #[cfg(feature = "futures")]
 use super::batch::{Datagram, OwnedDatagram};
+use super::open_error::OpenError;
+use super::placed::{PlacedReceiver, Placing};
 use super::{kernel, over_port};
 use crate::engine::half::{blocking_half, receiver_half};
 use crate::engine::wait::Wait;
@@ -87,6 +89,15 @@ impl Receiver {
     /// Changes how to wait, from the next wait on; see [`Builder::wait`](super::Builder::wait).
     pub fn set_wait(&mut self, wait: Wait) {
         for_both!(&mut self.0.0, half => half.set_wait(wait));
+    }
+
+    /// From now on puts the payload of each datagram into its row of a chunk, by a number in the datagram.
+    ///
+    /// # Errors
+    /// [`OpenError::Placing`]: the settings are impossible, or a datagram with a row is longer than the
+    /// buffers to receive into. [`OpenError::Memory`]: there is not enough for the ring.
+    pub fn place(self, placing: Placing) -> Result<PlacedReceiver, OpenError> {
+        PlacedReceiver::new(self.0.0, &placing)
     }
 
     /// The half for a tokio program, whose waits are futures.

@@ -139,6 +139,7 @@ fn every_error_converts_into_io_error_and_back() {
     convert!(names, nocopy::udp::OpenError {
         udp::OpenError::Bind { address: ADDRESS, source: refused() } => PermissionDenied,
         udp::OpenError::Unspecified { address: ADDRESS } => AddrNotAvailable,
+        udp::OpenError::Placing { setting: "rows of a chunk", value: 0, least: 1, most: 10 } => InvalidInput,
         port::OpenError::Batch.into() => InvalidInput,
         port::OpenError::QueueTaken { interface: interface(), queue: 0 }.into() => ResourceBusy,
     });

@@ -19,6 +19,7 @@ receives! {
     packets_of_queues: port::Queues,
     packets_captured: Capture,
     datagrams: udp::Receiver,
+    rows_of_chunks: udp::PlacedReceiver,
     stream: tcp::Receiver,
     messages: Endpoint,
 }

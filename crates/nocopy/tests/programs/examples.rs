@@ -192,6 +192,25 @@ fn datagrams_of_one_example_arrive_at_the_other() {
 }
 
 #[test]
+fn datagrams_of_one_example_are_placed_by_the_other() {
+    let Some(lab) = lab() else { return };
+    let address = format!("{}:9101", lab.right().ipv4());
+    let mut receiver = RunningExample::start_in(lab.right().namespace(), "udp_place", &[&address, "5"]);
+    let (line, output) = receiver.first_line();
+    assert!(line.contains("receiving"), "{line}");
+    let mut sender = RunningExample::start_in(lab.left().namespace(), "udp_send", &[&address, "450"]);
+    let (_, said) = sender.first_line();
+    remaining_output(said);
+    let text = remaining_output(output);
+    for first in ["0: 100", "100: 100", "200: 100", "300: 100", "400: 50"] {
+        assert!(text.contains(&format!("rows from {first} filled, ")), "{text}");
+    }
+    assert!(text.contains("placed by number"), "{text}");
+    sender.assert_success();
+    receiver.assert_success();
+}
+
+#[test]
 fn a_stream_of_one_example_arrives_at_the_other() {
     let Some(lab) = lab() else { return };
     let address = format!("{}:9300", lab.right().ipv4());

@@ -28,5 +28,6 @@ mod udp_faults;
 mod udp_lifetime;
 mod udp_model;
 mod udp_over_port;
+mod udp_placed;
 mod udp_send;
 mod udp_tokio;

@@ -49,7 +49,8 @@ pub enum Cause {
     /// Several streams send from one pool, and this one already had its share of buffers in flight. It sent a
     /// copy, which frees its buffer at once.
     ShareInFlight,
-    /// A packet, message or chunk in several buffers, or on mapped pages, whose bytes were joined by a copy.
+    /// A packet, message or chunk in several buffers, or on mapped pages, whose bytes were joined by a copy;
+    /// or datagrams that were copied into the rows of a chunk.
     Gathered,
     /// Less than a page was received; only whole pages can be mapped.
     PartOfPage,

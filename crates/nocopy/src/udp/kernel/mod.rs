@@ -130,6 +130,27 @@ impl Receiver {
         Ok(self.batch_of_runs())
     }
 
+    /// Replaces the runs by those that are waiting, without waiting.
+    pub(in crate::udp) fn receive_runs_now(&mut self) -> io::Result<()> {
+        self.receive_batch(false)
+    }
+
+    /// The runs of the last call.
+    #[inline]
+    pub(in crate::udp) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// How much of the last call's datagrams was returned. The rest is not returned any more.
+    pub(in crate::udp) fn take_cursor(&mut self) -> BatchCursor {
+        std::mem::replace(&mut self.given, BatchCursor::ALL)
+    }
+
+    /// The longest datagram that is not truncated.
+    pub(in crate::udp) fn buffer_bytes(&self) -> usize {
+        self.pool.buffer_bytes()
+    }
+
     /// Returns waiting datagrams, possibly none, without waiting.
     #[inline]
     pub(super) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
@@ -174,7 +195,7 @@ impl Receiver {
         true
     }
 
-    fn wait_for_runs(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(in crate::udp) fn wait_for_runs(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if self.has_remaining() {
             return Ok(());
         }
