@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::pool::BufferMut;
-use crate::sys::udp_receive::{MessageReport, RecvmmsgArguments};
+use crate::sys::udp_receive::{Diversion, MessageReport, RecvmmsgArguments};
 
 /// The buffers and the arguments of the call. The buffer at `k` from the bottom has the slot at `k` from the
 /// end, so the buffers that the call fills first are on top.
@@ -27,6 +27,10 @@ pub(crate) struct ReceiveBuffers {
 impl ReceiveBuffers {
     pub(crate) fn new(count_max: usize) -> Self {
         Self { free: Vec::with_capacity(count_max), call: RecvmmsgArguments::new(count_max), count_max }
+    }
+
+    pub(crate) fn count_max(&self) -> usize {
+        self.count_max
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -64,6 +68,19 @@ impl ReceiveBuffers {
         // SAFETY: each slot from `first` on was set by `push` to a whole buffer that has been in `free`
         // since, where nothing reads or writes it; a buffer's memory does not move with it.
         unsafe { self.call.receive_from(first, socket, wait) }
+    }
+
+    /// As [`receive`](Self::receive), but rows go elsewhere than into the buffers
+    /// ([`RecvmmsgArguments::receive_diverted`]).
+    pub(crate) fn receive_diverted(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        wait: bool,
+        diversion: &mut Diversion<'_>,
+    ) -> io::Result<usize> {
+        let first = self.count_max - self.free.len();
+        // SAFETY: as in `receive`.
+        unsafe { self.call.receive_diverted(first, socket, wait, diversion) }
     }
 
     /// The kernel's report about a message of the last call.

@@ -53,6 +53,36 @@ impl RowBuffer {
         true
     }
 
+    /// How many rows from this one on are absent, up to `most`. Panics if there is no such row.
+    pub(crate) fn absent_rows(&self, row: usize, most: usize) -> usize {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        let flags = &self.buffer[self.rows * self.row_bytes + row..];
+        flags.iter().take(most).take_while(|flag| **flag == 0).count()
+    }
+
+    /// Rows to be written in place, and [marked](Self::mark_row) then. Panics if there are not as many, or
+    /// one is present.
+    pub(crate) fn absent_rows_mut(&mut self, row: usize, count: usize) -> &mut [u8] {
+        assert_eq!(self.absent_rows(row, count), count, "rows from {row} on are present");
+        &mut self.buffer[row * self.row_bytes..][..count * self.row_bytes]
+    }
+
+    /// The bytes of a row, whether it is present or not. Panics if there is no such row.
+    #[inline]
+    pub(crate) fn row(&self, row: usize) -> &[u8] {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        &self.buffer[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// Makes a row present, which was absent, as it is. Panics if there is no such row.
+    #[inline]
+    pub(crate) fn mark_row(&mut self, row: usize) {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        let flag = &mut self.buffer[self.rows * self.row_bytes + row];
+        self.filled += usize::from(*flag == 0);
+        *flag = 1;
+    }
+
     /// Ends writing: absent rows are zeroed, because they have the contents of an earlier use.
     pub(crate) fn freeze(mut self) -> Rows {
         if !self.is_complete() {

@@ -1,6 +1,7 @@
 //! Receiving several datagrams by one system call (`recvmmsg`), coalesced by the kernel if it can
 //! (`UDP_GRO`).
 
+mod diverted;
 #[cfg(feature = "message")]
 mod in_place;
 
@@ -12,6 +13,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+pub(crate) use diverted::Diversion;
 use nocopy_proto::wire::Ecn;
 
 use super::error_queue::parse_address;
@@ -113,6 +115,8 @@ pub(crate) struct RecvmmsgArguments {
     pieces: Box<[libc::iovec]>,
     addresses: Box<[ReceivedAddress]>,
     controls: Box<[ControlBuffer]>,
+    /// Pointed to by headers in place of their pieces, during a call that diverts rows.
+    parts: Vec<libc::iovec>,
     /// The headers that the last call wrote.
     received: Range<usize>,
 }
@@ -132,6 +136,7 @@ impl RecvmmsgArguments {
             pieces: vec![piece; count].into(),
             addresses: vec![ReceivedAddress([0; ADDRESS_BYTES]); count].into(),
             controls: vec![ControlBuffer([MaybeUninit::uninit(); CONTROL_BYTES]); count].into(),
+            parts: Vec::new(),
             received: 0..0,
         };
         let parts = messages.pieces.iter_mut().zip(&mut messages.addresses).zip(&mut messages.controls);

@@ -114,6 +114,14 @@ impl Run {
         }
     }
 
+    /// Nothing, once a datagram was taken.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            RunMemory::Own(buffer) => buffer,
+            RunMemory::Shared(_) | RunMemory::Taken => &mut [],
+        }
+    }
+
     /// The payload of each datagram, in place.
     pub fn datagrams(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.len()).map(|index| {

@@ -106,9 +106,12 @@ fn a_million_datagrams_fill_their_rows() {
         let mut chunks = 0;
         while chunks < COUNT / ROWS as u64 {
             assert!(Instant::now() < give_up, "{}", receiver.stats());
-            let chunk = receiver.receive_timeout(Duration::from_millis(1)).unwrap();
+            let chunk = receiver.try_receive().unwrap();
             placed.store(receiver.stats().moved, Relaxed); // a number alone
-            let Some(chunk) = chunk else { continue };
+            let Some(chunk) = chunk else {
+                std::thread::yield_now();
+                continue;
+            };
             assert_eq!((chunk.first(), chunk.filled()), (chunks * ROWS as u64, ROWS));
             check_rows(&chunk);
             chunks += 1;
@@ -121,7 +124,9 @@ fn a_million_datagrams_fill_their_rows() {
     assert_eq!((stats.get("missing"), stats.get("double")), (Some(0), Some(0)));
     let copied = |cause| ledger.bytes_of(Evidence::Copied(cause));
     assert_eq!(copied(Cause::SocketCall), COUNT * DATAGRAM_BYTES as u64);
-    assert_eq!((copied(Cause::Gathered), ledger.datagrams()), (COUNT * ROW_BYTES as u64, COUNT));
+    assert_eq!(ledger.datagrams(), COUNT);
+    // By a buffer each row is copied once more; straight, only where another one arrived.
+    assert!(copied(Cause::Gathered) > 0, "{ledger}");
     assert!(receiver.finish().is_none());
 }
 

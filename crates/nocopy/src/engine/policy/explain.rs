@@ -19,6 +19,8 @@ pub(crate) enum WorkUnit {
     Writes,
     /// Pages of 4 KiB of a received stream.
     Reads,
+    /// Received datagrams, whose rows have some bytes each.
+    Rows,
     /// Pages of 4 KiB of messages of some bytes each, to several peers.
     Messages,
 }
@@ -27,6 +29,7 @@ impl WorkUnit {
     fn unit_name(self) -> &'static str {
         match self {
             Self::Datagrams => "datagram",
+            Self::Rows => "row",
             Self::Writes | Self::Reads | Self::Messages => "page",
         }
     }
@@ -149,7 +152,8 @@ impl<M: fmt::Display> fmt::Display for PolicyExplanation<M> {
         f.write_str(chosen)?;
         if !self.sent.is_zero() {
             let share = 100.0 * self.explored.as_secs_f64() / self.sent.as_secs_f64();
-            let activity = if self.matter == WorkUnit::Reads { "receiving" } else { "sending" };
+            let activity =
+                if matches!(self.matter, WorkUnit::Reads | WorkUnit::Rows) { "receiving" } else { "sending" };
             let spent = time_text(self.sent.as_secs_f64());
             write!(f, "; exploring took {share:.2} % of {spent} spent {activity}")?;
         }
@@ -170,6 +174,7 @@ impl<M> fmt::Display for WorkText<'_, M> {
         match (matter, destination) {
             (WorkUnit::Writes, _) => write!(f, "writes of {bytes} bytes"),
             (WorkUnit::Reads, _) => write!(f, "reads"),
+            (WorkUnit::Rows, _) => write!(f, "rows of {bytes} bytes"),
             (WorkUnit::Messages, Some(peer)) => write!(f, "peer {peer}, messages of {bytes} bytes"),
             (WorkUnit::Messages, None) => write!(f, "other peers, messages of {bytes} bytes"),
             (WorkUnit::Datagrams, Some(one)) => {

@@ -200,6 +200,12 @@ impl<M: Copy + Eq + fmt::Display> Policy<M> {
         Self { pinned: true, ..Self::new(&[method]) }
     }
 
+    #[must_use]
+    pub(crate) fn with_work_unit(mut self, matter: WorkUnit) -> Self {
+        self.matter = matter;
+        self
+    }
+
     /// Makes later changes events of that half. What it explains from the beginning is none.
     pub(crate) fn report_as(&mut self, half: Half) {
         self.half = Some(half);
@@ -439,12 +445,6 @@ impl<M: Copy + Eq + fmt::Display> Policy<M> {
 
 #[cfg(feature = "tcp")]
 impl<M: Copy + Eq> Policy<M> {
-    #[must_use]
-    pub(crate) fn with_work_unit(mut self, matter: WorkUnit) -> Self {
-        self.matter = matter;
-        self
-    }
-
     #[inline]
     pub(crate) fn is_pinned(&self) -> bool {
         self.pinned

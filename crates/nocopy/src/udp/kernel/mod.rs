@@ -33,7 +33,7 @@ use crate::stats::Stats;
 use crate::sys::option;
 use crate::sys::poll::{Wakeup, ready_events, wait_readable};
 use crate::sys::readiness::Readiness;
-use crate::sys::udp_receive::{self, RUN_BYTES_MAX};
+use crate::sys::udp_receive::{self, Diversion, RUN_BYTES_MAX};
 
 /// Receives by `recvmmsg`, several datagrams per call, coalesced by the kernel.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ pub(crate) struct Receiver {
     pattern: ArrivalPattern,
     /// Runs of the last call that were not taken.
     runs: Vec<Run>,
+    /// Parts of them were received elsewhere.
+    has_diverted: bool,
     given: BatchCursor,
     /// The present timeout of the socket; `None` is for ever, as in a new socket.
     timeout: Option<Duration>,
@@ -61,6 +63,9 @@ pub(crate) struct Receiver {
     counters: ReceiveCounters,
     drops: DropCounter,
 }
+
+/// Where to receive rows, if not into the buffers.
+pub(in crate::udp) type RowTarget<'a, 'rows> = Option<&'a mut Diversion<'rows>>;
 
 counters! {
     pub(crate) struct ReceiveCounters {
@@ -100,6 +105,7 @@ impl Receiver {
             #[cfg(feature = "message")]
             pattern: ArrivalPattern::default(),
             runs: Vec::with_capacity(batch),
+            has_diverted: false,
             given: BatchCursor::ALL,
             timeout: None,
             wait: Wait::Interrupt,
@@ -126,13 +132,13 @@ impl Receiver {
     /// empty if nothing arrives for `timeout`, rounded up to ticks of the kernel's clock (1 to 10 ms) if the
     /// kernel waits.
     pub(super) fn receive_within(&mut self, timeout: Option<Duration>) -> io::Result<Batch<'_>> {
-        self.wait_for_runs(timeout)?;
+        self.wait_for_runs(timeout, None)?;
         Ok(self.batch_of_runs())
     }
 
     /// Replaces the runs by those that are waiting, without waiting.
-    pub(in crate::udp) fn receive_runs_now(&mut self) -> io::Result<()> {
-        self.receive_batch(false)
+    pub(in crate::udp) fn receive_runs_now(&mut self, into: RowTarget<'_, '_>) -> io::Result<()> {
+        self.receive_batch(false, into)
     }
 
     /// The runs of the last call.
@@ -141,9 +147,23 @@ impl Receiver {
         &self.runs
     }
 
+    pub(in crate::udp) fn runs_mut(&mut self) -> &mut [Run] {
+        &mut self.runs
+    }
+
+    /// Whether the last call diverted rows, if there were so many datagrams.
+    pub(in crate::udp) fn has_diverted(&self) -> bool {
+        self.has_diverted
+    }
+
     /// How much of the last call's datagrams was returned. The rest is not returned any more.
     pub(in crate::udp) fn take_cursor(&mut self) -> BatchCursor {
         std::mem::replace(&mut self.given, BatchCursor::ALL)
+    }
+
+    /// How many runs a call may receive.
+    pub(in crate::udp) fn batch(&self) -> usize {
+        self.free.count_max()
     }
 
     /// The longest datagram that is not truncated.
@@ -155,7 +175,7 @@ impl Receiver {
     #[inline]
     pub(super) fn try_receive(&mut self) -> io::Result<Batch<'_>> {
         if !self.has_remaining() {
-            self.receive_batch(false)?;
+            self.receive_batch(false, None)?;
         }
         Ok(self.batch_of_runs())
     }
@@ -165,7 +185,7 @@ impl Receiver {
     #[inline]
     pub(super) fn try_take(&mut self) -> Option<io::Result<OwnedDatagram>> {
         if self.given.runs >= self.runs.len() {
-            if let Err(error) = self.receive_batch(false) {
+            if let Err(error) = self.receive_batch(false, None) {
                 return Some(Err(error));
             }
             self.given = BatchCursor::NOTHING;
@@ -195,13 +215,17 @@ impl Receiver {
         true
     }
 
-    pub(in crate::udp) fn wait_for_runs(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(in crate::udp) fn wait_for_runs(
+        &mut self,
+        timeout: Option<Duration>,
+        into: RowTarget<'_, '_>,
+    ) -> io::Result<()> {
         if self.has_remaining() {
             return Ok(());
         }
         match self.wait {
-            Wait::Interrupt => self.wait_in_call(timeout),
-            how => self.spin_or_wait(how, timeout),
+            Wait::Interrupt => self.wait_in_call(timeout, into),
+            how => self.spin_or_wait(how, timeout, into),
         }
     }
 
@@ -209,20 +233,25 @@ impl Receiver {
     /// zero-copy sends wait in the error queue (`POLLERR` cannot be turned off). They also wake a thread that
     /// sleeps in `recvmmsg`, but the kernel finds no datagram there, and lets the thread sleep for the rest
     /// of its time.
-    fn wait_in_call(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait_in_call(&mut self, timeout: Option<Duration>, into: RowTarget<'_, '_>) -> io::Result<()> {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return self.receive_batch(false);
+            return self.receive_batch(false, into);
         }
         if timeout != self.timeout {
             option::set_receive_timeout(&self.socket, timeout)?;
             self.timeout = timeout;
         }
-        self.receive_batch(true)
+        self.receive_batch(true, into)
     }
 
     /// Spins by non-blocking calls; then lets the kernel wait if `how` allows it.
     #[cold]
-    fn spin_or_wait(&mut self, how: Wait, timeout: Option<Duration>) -> io::Result<()> {
+    fn spin_or_wait(
+        &mut self,
+        how: Wait,
+        timeout: Option<Duration>,
+        mut into: RowTarget<'_, '_>,
+    ) -> io::Result<()> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (how, until, sleeps) = match how {
             Wait::Adaptive { spin } => {
@@ -231,7 +260,7 @@ impl Receiver {
             }
             how => (how, deadline, false),
         };
-        let mut poll = SocketPoll { receiver: self, failed: None };
+        let mut poll = SocketPoll { receiver: self, into: into.as_deref_mut(), failed: None };
         wait::wait(&mut poll, how, until)?;
         if let Some(error) = poll.failed {
             return Err(error);
@@ -239,7 +268,7 @@ impl Receiver {
         if !sleeps || !self.runs.is_empty() {
             return Ok(());
         }
-        self.wait_in_call(deadline.map(|end| end.saturating_duration_since(Instant::now())))
+        self.wait_in_call(deadline.map(|end| end.saturating_duration_since(Instant::now())), into)
     }
 
     /// Whether a datagram is waiting. Errors do not count: the sending half takes them.
@@ -258,10 +287,14 @@ impl Receiver {
         self.socket.as_fd()
     }
 
-    fn receive_batch(&mut self, wait: bool) -> io::Result<()> {
+    fn receive_batch(&mut self, wait: bool, into: RowTarget<'_, '_>) -> io::Result<()> {
         self.given = BatchCursor::ALL;
         self.refill()?;
-        let received = self.free.receive(self.socket.as_fd(), wait);
+        self.has_diverted = into.is_some();
+        let received = match into {
+            None => self.free.receive(self.socket.as_fd(), wait),
+            Some(diversion) => self.free.receive_diverted(self.socket.as_fd(), wait, diversion),
+        };
         let received = received.or_else(|error| self.retry_after_error(error, false))?;
         self.take_runs(received);
         Ok(())
@@ -269,6 +302,7 @@ impl Receiver {
 
     #[cold]
     fn retry_after_error(&mut self, mut error: io::Error, from_connected: bool) -> io::Result<usize> {
+        self.has_diverted = false;
         for _ in 0..PENDING_ERRORS_MAX {
             match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return Ok(0),
@@ -377,19 +411,20 @@ impl AsFd for Receiver {
 }
 
 /// Polls for datagrams by non-blocking calls. The receiver holds the datagrams of the last call.
-struct SocketPoll<'a> {
+struct SocketPoll<'a, 'rows> {
     receiver: &'a mut Receiver,
+    into: RowTarget<'a, 'rows>,
     failed: Option<io::Error>,
 }
 
-impl WaitSource for SocketPoll<'_> {
+impl WaitSource for SocketPoll<'_, '_> {
     /// Compared with a system call, a clock read costs nothing.
     fn polls_per_clock_read(&self) -> u32 {
         1
     }
 
     fn is_ready(&mut self) -> bool {
-        self.failed = self.receiver.receive_batch(false).err();
+        self.failed = self.receiver.receive_batch(false, self.into.as_deref_mut()).err();
         self.failed.is_some() || !self.receiver.runs.is_empty()
     }
 

@@ -36,12 +36,12 @@ struct RunBatch<'a> {
 
 impl Receiver {
     fn receive(&mut self) -> io::Result<RunBatch<'_>> {
-        self.wait_for_runs(None)?;
+        self.wait_for_runs(None, None)?;
         Ok(RunBatch { receiver: self })
     }
 
     fn receive_timeout(&mut self, timeout: Duration) -> io::Result<RunBatch<'_>> {
-        self.wait_for_runs(Some(timeout))?;
+        self.wait_for_runs(Some(timeout), None)?;
         Ok(RunBatch { receiver: self })
     }
 

@@ -3,8 +3,10 @@
 //! [`window`] decides which row of which chunk a number is; [`placer`] has the chunks; [`receiver`] the
 //! sources of datagrams.
 
+mod choice;
 mod chunk;
 mod held;
+mod kernel_source;
 mod placer;
 mod receiver;
 mod settings;

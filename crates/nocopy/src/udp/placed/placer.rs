@@ -68,10 +68,19 @@ pub(super) struct Placer {
     complete: VecDeque<PlacedChunk>,
     held: HeldRows,
     counters: PlacedCounters,
+    /// Where the next row is expected: behind the last one.
+    next: Row,
     /// Rows that were filled.
     filled: u64,
-    /// Rows that were copied aside before.
-    copied_aside: u64,
+    /// Copies of rows, after the kernel's.
+    copied: u64,
+}
+
+/// Rows of an open chunk that follow each other, and are absent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowRange {
+    pub(super) first: Row,
+    pub(super) count: usize,
 }
 
 impl Placer {
@@ -91,8 +100,9 @@ impl Placer {
             complete: VecDeque::with_capacity(layout.ring()),
             held: HeldRows::new(layout.row_bytes),
             counters: PlacedCounters::default(),
+            next: Row { chunk: 0, row: 0 },
             filled: 0,
-            copied_aside: 0,
+            copied: 0,
             layout,
         })
     }
@@ -111,7 +121,7 @@ impl Placer {
 
     /// Copies of rows.
     pub(super) fn copied_rows(&self) -> u64 {
-        self.filled + self.copied_aside
+        self.copied
     }
 
     /// Places a datagram, or counts it as lost. Returns false if no other may follow before
@@ -126,6 +136,8 @@ impl Placer {
             && rows.write_row(row, self.layout.row_of(datagram))
         {
             self.filled += 1;
+            self.copied += 1;
+            self.next = Row { chunk, row: row + 1 };
             return !rows.is_complete() || self.end_complete_chunks();
         }
         self.place_unexpected(datagram)
@@ -172,17 +184,71 @@ impl Placer {
             Position::FarAhead => self.counters.strays += 1,
         }
         let Some(Row { chunk, row: index }) = self.window.row_inside(number) else { return true };
-        if self.open[chunk].is_none() {
-            let Some(buffer) = self.ring.take() else { return false };
-            self.open[chunk] = Some(RowBuffer::new(buffer, self.layout.rows(), self.layout.row_bytes));
+        if !self.open_chunk(chunk) {
+            return false;
         }
         if self.open[chunk].as_mut().is_some_and(|rows| rows.write_row(index, row)) {
             self.filled += 1;
+            self.copied += 1;
+            self.next = Row { chunk, row: index + 1 };
             self.end_complete_chunks();
         } else {
             self.counters.double += 1;
         }
         true
+    }
+
+    /// Returns false if there is no memory for the chunk.
+    fn open_chunk(&mut self, chunk: usize) -> bool {
+        if self.open[chunk].is_none() {
+            let Some(buffer) = self.ring.take() else { return false };
+            self.open[chunk] = Some(RowBuffer::new(buffer, self.layout.rows(), self.layout.row_bytes));
+        }
+        true
+    }
+
+    /// Where the next rows are expected, at most so many; `None` if nothing is known about them, or there is
+    /// no memory.
+    pub(super) fn expected_rows(&mut self, most: usize) -> Option<RowRange> {
+        let Row { mut chunk, mut row } = self.next;
+        if row >= self.layout.rows() {
+            (chunk, row) = (chunk + 1, 0);
+        }
+        let is_open = (chunk as u64) < self.window.open_chunks();
+        if !is_open || !self.held.is_empty() || !self.open_chunk(chunk) {
+            return None;
+        }
+        let count = self.open[chunk].as_ref()?.absent_rows(row, most);
+        (count > 0).then_some(RowRange { first: Row { chunk, row }, count })
+    }
+
+    /// The memory of expected rows, to be written in place.
+    pub(super) fn absent_rows_mut(&mut self, RowRange { first, count }: RowRange) -> &mut [u8] {
+        let rows = self.open[first.chunk].as_mut().expect("opened when they were expected");
+        rows.absent_rows_mut(first.row, count)
+    }
+
+    /// Whether a datagram of the right length has the number of a row; the row itself is not read.
+    #[inline]
+    pub(super) fn is_of_row(&self, datagram: &[u8], row: Row) -> bool {
+        self.layout.number_of(datagram).and_then(|number| self.window.row_inside(number)) == Some(row)
+    }
+
+    /// A row was written in place. Returns false if no other may follow, as [`place`](Self::place) does.
+    #[inline]
+    pub(super) fn mark_written(&mut self, at: Row) -> bool {
+        let rows = self.open[at.chunk].as_mut().expect("rows of it are written");
+        rows.mark_row(at.row);
+        self.filled += 1;
+        self.next = Row { row: at.row + 1, ..at };
+        !rows.is_complete() || self.end_complete_chunks()
+    }
+
+    /// Copies the beginning of a row that was written in place, and does not belong there.
+    pub(super) fn copy_back(&mut self, at: Row, to: &mut [u8]) {
+        let row = self.open[at.chunk].as_ref().expect("it is not ended before").row(at.row);
+        to.copy_from_slice(&row[..to.len()]);
+        self.copied += 1;
     }
 
     /// Keeps a row that is not near the window, until others agree.
@@ -198,7 +264,7 @@ impl Placer {
 
     fn copy_aside(&mut self, number: Number, row: &[u8]) {
         self.held.push(number, row);
-        self.copied_aside += 1;
+        self.copied += 1;
     }
 
     /// Moves the window to where the held rows are, and places them.
@@ -247,6 +313,7 @@ impl Placer {
 
     /// Ends the oldest open chunk, and opens the window for another. Nothing remains of a chunk without rows.
     fn end_oldest(&mut self) {
+        self.close_empty();
         let rows_total = self.layout.rows() as u64;
         match self.open[0].take() {
             Some(rows) => {
@@ -257,6 +324,10 @@ impl Placer {
         }
         self.open.rotate_left(1);
         self.window.advance();
+        self.next = match self.next {
+            Row { chunk: 0, .. } => Row { chunk: 0, row: 0 },
+            Row { chunk, row } => Row { chunk: chunk - 1, row },
+        };
     }
 
     /// Ends the oldest chunks as long as no row of them is missing. Returns whether there was none.
@@ -267,7 +338,15 @@ impl Placer {
         self.complete.is_empty()
     }
 
+    /// Closes chunks that were opened for expected rows, none of which arrived.
+    fn close_empty(&mut self) {
+        for chunk in &mut self.open {
+            chunk.take_if(|rows| rows.filled() == 0);
+        }
+    }
+
     fn end_open(&mut self) {
+        self.close_empty();
         while self.open.iter().any(Option::is_some) {
             self.end_oldest();
         }

@@ -130,6 +130,7 @@ impl Placing {
             number: FieldReader::new(number, datagram_bytes),
             within_heap: offset.map(|offset| FieldReader::new(offset, datagram_bytes)),
             space,
+            fields_end,
             payload,
             row_bytes,
         })
@@ -155,6 +156,8 @@ pub(super) struct Layout {
     number: FieldReader,
     within_heap: Option<FieldReader>,
     pub(super) space: NumberSpace,
+    /// The byte behind the last field.
+    fields_end: usize,
     payload: usize,
     pub(super) row_bytes: usize,
 }
@@ -172,6 +175,11 @@ impl Layout {
 
     pub(super) fn ring(&self) -> usize {
         self.space.ring as usize // it was checked
+    }
+
+    /// Whether the row has nothing of the number.
+    pub(super) fn has_numbers_in_header(&self) -> bool {
+        self.fields_end <= self.payload
     }
 
     /// The number in a datagram of the right length; `None` if its offset in the heap is that of no row.

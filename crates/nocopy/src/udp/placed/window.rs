@@ -147,6 +147,11 @@ impl Window {
         self.distance_from(&start, other).unsigned_abs() <= self.space.open_chunks() * self.space.rows
     }
 
+    /// 0 without a window.
+    pub(super) fn open_chunks(&self) -> u64 {
+        self.span / self.space.rows
+    }
+
     /// The first number of an open chunk.
     pub(super) fn first(&self, chunk: usize) -> u64 {
         self.start.number.wrapping_add(chunk as u64 * self.space.rows)

@@ -1,0 +1,85 @@
+//! Receiving rows of datagrams straight to where they belong.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::RecvmmsgArguments;
+
+/// The most parts that the kernel takes for one message (`UIO_MAXIOV`).
+const PARTS_MAX: usize = 1024;
+
+/// Where rows go: the buffer of a message gets the headers, and in place of each row a gap.
+///
+/// ```text
+///   buffer   header · gap · header · gap · header · row · header · row …
+///                     │              │
+///   rows             row            row       rows_each = 2; behind them, rows go to the buffer, too
+/// ```
+#[derive(Debug)]
+pub(crate) struct Diversion<'a> {
+    pub(crate) header_bytes: usize,
+    pub(crate) row_bytes: usize,
+    /// Rows for each message, as long as there are any.
+    pub(crate) rows_each: usize,
+    /// A whole number of rows.
+    pub(crate) rows: &'a mut [u8],
+}
+
+impl Diversion<'_> {
+    /// The most rows of a message for which a buffer and a call have room.
+    pub(crate) fn rows_each_max(datagram_bytes: usize, buffer_bytes: usize) -> usize {
+        // The last part is the rest of the buffer.
+        (buffer_bytes / datagram_bytes).min((PARTS_MAX - 1) / 2)
+    }
+}
+
+impl RecvmmsgArguments {
+    /// As [`receive_from`](Self::receive_from), but rows go elsewhere than into the buffers. Panics if a
+    /// buffer is too short for its rows, or if they are too many.
+    ///
+    /// # Safety
+    /// As [`receive_from`](Self::receive_from).
+    pub(crate) unsafe fn receive_diverted(
+        &mut self,
+        first: usize,
+        socket: BorrowedFd<'_>,
+        wait: bool,
+        diversion: &mut Diversion<'_>,
+    ) -> io::Result<usize> {
+        let parts_each = 2 * diversion.rows_each + 1;
+        assert!(parts_each <= PARTS_MAX, "{} rows for a message", diversion.rows_each);
+        let messages = self.headers.len() - first;
+        // Its memory does not move until the call is over.
+        self.parts.clear();
+        self.parts.reserve_exact(messages * parts_each);
+        let Diversion { header_bytes, row_bytes, rows_each, .. } = *diversion;
+        let mut rows = diversion.rows.chunks_exact_mut(row_bytes);
+        for slot in first..self.headers.len() {
+            let start = self.parts.len();
+            let mut rest = self.pieces[slot];
+            let mut take = |bytes: usize| {
+                assert!(bytes <= rest.iov_len, "a buffer of {} bytes is too short", rest.iov_len);
+                let taken = libc::iovec { iov_base: rest.iov_base, iov_len: bytes };
+                rest.iov_base = rest.iov_base.wrapping_byte_add(bytes);
+                rest.iov_len -= bytes;
+                taken
+            };
+            for row in rows.by_ref().take(rows_each) {
+                self.parts.push(take(header_bytes));
+                take(row_bytes); // the gap
+                self.parts.push(libc::iovec { iov_base: row.as_mut_ptr().cast(), iov_len: row.len() });
+            }
+            self.parts.push(rest);
+            let header = &mut self.headers[slot].msg_hdr;
+            header.msg_iov = self.parts[start..].as_mut_ptr();
+            header.msg_iovlen = (self.parts.len() - start) as _;
+        }
+        // SAFETY: each header points to parts that lie in its slot's buffer, for which the caller vouches,
+        // and in rows, which are borrowed exclusively until the call is over. No two parts overlap.
+        let received = unsafe { self.receive_from(first, socket, wait) };
+        for (header, piece) in self.headers[first..].iter_mut().zip(&mut self.pieces[first..]) {
+            (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (piece, 1);
+        }
+        received
+    }
+}
