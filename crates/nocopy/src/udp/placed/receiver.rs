@@ -101,8 +101,8 @@ impl PlacedReceiver {
         }
     }
 
-    /// Like [`receive`](Self::receive), but returns `None` if no chunk is complete after `timeout`. Rows that
-    /// have arrived stay in their chunk.
+    /// Like [`receive`](Self::receive), but returns `None` if no chunk is complete after `timeout`, rounded
+    /// up to milliseconds. Rows that have arrived stay in their chunk.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -112,12 +112,15 @@ impl PlacedReceiver {
             if let Some(chunk) = self.0.placer.next_complete()? {
                 return Ok(Some(chunk));
             }
-            let has_placed = self.0.place_batch(Blocking::Never)?;
             let left = deadline.saturating_duration_since(Instant::now());
-            if !has_placed && (left.is_zero() || !self.0.place_batch(Blocking::AtMost(left))?) {
-                return self.0.placer.next_complete();
-            }
             if left.is_zero() {
+                return self.0.try_receive();
+            }
+            // Up to whole milliseconds, because each other timeout is another system call.
+            let left = Duration::from_millis(
+                u64::try_from(left.as_millis()).map_or(u64::MAX, |ms| ms.saturating_add(1)),
+            );
+            if !self.0.place_batch(Blocking::AtMost(left))? {
                 return self.0.placer.next_complete();
             }
         }
