@@ -1,0 +1,43 @@
+"""Zero-copy network I/O for stock Linux: packets, datagrams and messages as numpy arrays."""
+
+from nocopy._nocopy import (
+    Buffer,
+    Burst,
+    Chunk,
+    Error,
+    Field,
+    Finished,
+    Full,
+    Gone,
+    NoBuffers,
+    NotConnected,
+    OpenError,
+    PlacedReceiver,
+    ReceivedRows,
+    Rejected,
+    TooLong,
+    UdpSocket,
+    Unsupported,
+    __version__,
+)
+
+__all__ = [
+    "Buffer",
+    "Burst",
+    "Chunk",
+    "Error",
+    "Field",
+    "Finished",
+    "Full",
+    "Gone",
+    "NoBuffers",
+    "NotConnected",
+    "OpenError",
+    "PlacedReceiver",
+    "ReceivedRows",
+    "Rejected",
+    "TooLong",
+    "UdpSocket",
+    "Unsupported",
+    "__version__",
+]

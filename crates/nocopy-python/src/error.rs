@@ -1,0 +1,108 @@
+//! Exceptions: one class for each refusal that a program handles, under `nocopy.Error`, an `OSError`.
+
+use std::io;
+
+use nocopy::Reason;
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::{PyTypeInfo, create_exception};
+
+create_exception!(
+    nocopy,
+    Error,
+    PyOSError,
+    "An operation failed: fact, cause, what to do. `errno` is the kernel's, if it gave one."
+);
+create_exception!(
+    nocopy,
+    NoBuffers,
+    Error,
+    "All memory to receive into is kept by arrays: delete some, and receive again."
+);
+create_exception!(nocopy, OpenError, Error, "It was not opened.");
+create_exception!(
+    nocopy,
+    Unsupported,
+    OpenError,
+    "This machine, or this process, lacks what is needed: `capability` names it."
+);
+create_exception!(nocopy, Rejected, Error, "It was not sent.");
+create_exception!(nocopy, Full, Rejected, "There is no room: flush, or receive, and send again.");
+create_exception!(nocopy, TooLong, Rejected, "It is longer than can be sent.");
+create_exception!(nocopy, NotConnected, Rejected, "It has no destination.");
+create_exception!(nocopy, Finished, Rejected, "This side has ended its sending.");
+create_exception!(nocopy, Gone, Rejected, "The peer is no longer connected.");
+
+pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let classes = [
+        ("Error", Error::type_object(py)),
+        ("NoBuffers", NoBuffers::type_object(py)),
+        ("OpenError", OpenError::type_object(py)),
+        ("Unsupported", Unsupported::type_object(py)),
+        ("Rejected", Rejected::type_object(py)),
+        ("Full", Full::type_object(py)),
+        ("TooLong", TooLong::type_object(py)),
+        ("NotConnected", NotConnected::type_object(py)),
+        ("Finished", Finished::type_object(py)),
+        ("Gone", Gone::type_object(py)),
+    ];
+    classes.into_iter().try_for_each(|(name, class)| module.add(name, class))
+}
+
+/// The kernel's errno of an error, or of what caused it.
+fn errno_of(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let errno = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        if errno.is_some() {
+            return errno;
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// An exception of that class, with the error's words, and with the kernel's errno if there is one.
+pub(crate) fn raise<C: PyTypeInfo>(error: &(dyn std::error::Error + 'static)) -> PyErr {
+    match errno_of(error) {
+        Some(errno) => PyErr::new::<C, _>((errno, error.to_string())),
+        None => PyErr::new::<C, _>((error.to_string(),)),
+    }
+}
+
+/// The exception for an error of a system call or of the library.
+pub(crate) fn from_io(error: io::Error) -> PyErr {
+    match error.downcast::<Reason>() {
+        Ok(reason) => from_reason(&reason),
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => raise::<NoBuffers>(&error),
+        Err(error) => raise::<Error>(&error),
+    }
+}
+
+/// The exception for a refused send.
+pub(crate) fn from_reason(reason: &Reason) -> PyErr {
+    match reason {
+        Reason::Full => raise::<Full>(reason),
+        Reason::TooLong { .. } => raise::<TooLong>(reason),
+        Reason::NotConnected => raise::<NotConnected>(reason),
+        Reason::Finished => raise::<Finished>(reason),
+        Reason::Gone => raise::<Gone>(reason),
+        _ => raise::<Rejected>(reason),
+    }
+}
+
+/// The exception for something that was not opened; `capability` is the name of what is lacking, if that is
+/// the cause.
+pub(crate) fn from_open(
+    py: Python<'_>,
+    error: &(dyn std::error::Error + 'static),
+    capability: Option<&str>,
+) -> PyErr {
+    let Some(capability) = capability else { return raise::<OpenError>(error) };
+    let raised = raise::<Unsupported>(error);
+    match raised.value(py).setattr("capability", capability) {
+        Ok(()) => raised,
+        Err(other) => other,
+    }
+}

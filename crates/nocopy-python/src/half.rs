@@ -1,0 +1,137 @@
+//! A half of the library as Python uses it: by one thread at a time, not after fork(2), waiting without the
+//! interpreter, and ending a wait on Ctrl-C.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use nocopy::integration::Generation;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::{error, exported};
+
+/// The longest wait before signals are looked at: one that comes just before a wait, or while the receiver
+/// spins, does not end it.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// A half, until it is closed.
+pub(crate) struct Half<T> {
+    what: &'static str,
+    /// In a forked child it is left alone: the descriptors and the shared memory are the parent's.
+    value: ManuallyDrop<Mutex<Option<T>>>,
+    made_in: Generation,
+}
+
+impl<T> Drop for Half<T> {
+    fn drop(&mut self) {
+        if !self.made_in.is_outdated() {
+            // SAFETY: it is not used again.
+            unsafe { ManuallyDrop::drop(&mut self.value) }
+        }
+    }
+}
+
+/// A half in use.
+pub(crate) struct Used<'a, T> {
+    guard: MutexGuard<'a, Option<T>>,
+}
+
+impl<T> std::ops::Deref for Used<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.guard.as_ref().expect("checked when it was locked")
+    }
+}
+
+impl<T> std::ops::DerefMut for Used<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.guard.as_mut().expect("checked when it was locked")
+    }
+}
+
+impl<T> Half<T> {
+    /// `what` names it in errors.
+    pub(crate) fn new(what: &'static str, value: T) -> Self {
+        let value = ManuallyDrop::new(Mutex::new(Some(value)));
+        Self { what, value, made_in: Generation::current() }
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<T>>> {
+        let what = self.what;
+        if self.made_in.is_outdated() {
+            return Err(PyRuntimeError::new_err(format!(
+                "{what}: belongs to the process that forked this one; open another in this process"
+            )));
+        }
+        match self.value.try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(format!(
+                "{what}: is in use by another thread; give each thread its own, or take turns"
+            ))),
+            Err(TryLockError::Poisoned(_)) => {
+                Err(PyRuntimeError::new_err(format!("{what}: an earlier call panicked; open another")))
+            }
+        }
+    }
+
+    /// The half, for this thread alone.
+    ///
+    /// # Errors
+    /// `RuntimeError`: another thread uses it, or it is the parent process's. `ValueError`: it is closed.
+    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<Used<'_, T>> {
+        exported::release_unused(py);
+        let guard = self.lock()?;
+        if guard.is_none() {
+            return Err(PyValueError::new_err(format!("{}: is closed; open another", self.what)));
+        }
+        Ok(Used { guard })
+    }
+
+    /// Takes the half out: it is closed from now on. `None` if it was.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(crate) fn take(&self) -> PyResult<Option<T>> {
+        Ok(self.lock()?.take())
+    }
+}
+
+/// Timeouts in seconds.
+///
+/// # Errors
+/// `ValueError`: negative, or not a number.
+pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let convert = |seconds: f64| {
+        let text = format!("timeout: {seconds} s is no time to wait; give seconds from 0 on, or None");
+        // Longer than any process runs.
+        Duration::try_from_secs_f64(seconds.min(1e9)).map_err(|_| PyValueError::new_err(text))
+    };
+    seconds.map(convert).transpose()
+}
+
+/// Repeats a call that waits for at most some time, without the interpreter, until it returns something, the
+/// time is over, or Ctrl-C raises.
+///
+/// # Errors
+/// Those of the call; what a signal's handler raises.
+pub(crate) fn wait<R: Send>(
+    py: Python<'_>,
+    timeout: Option<Duration>,
+    mut call: impl FnMut(Duration) -> io::Result<Option<R>> + Send,
+) -> PyResult<Option<R>> {
+    let start = Instant::now();
+    loop {
+        let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+        let this_wait = left.map_or(WAIT_MAX, |left| left.min(WAIT_MAX));
+        if let Some(received) = py.detach(|| call(this_wait)).map_err(error::from_io)? {
+            return Ok(Some(received));
+        }
+        py.check_signals()?;
+        if left.is_some_and(|left| left <= this_wait) {
+            return Ok(None);
+        }
+    }
+}

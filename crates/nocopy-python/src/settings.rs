@@ -1,0 +1,44 @@
+//! Keywords of several classes, as the library's settings.
+
+use std::time::Duration;
+
+use nocopy::Wait;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// `"spin"`, `"interrupt"`, `("adaptive", seconds)` or `("coalesced", packets, seconds)`.
+///
+/// # Errors
+/// `ValueError` for anything else.
+pub(crate) fn wait(object: &Bound<'_, PyAny>) -> PyResult<Wait> {
+    let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).ok();
+    let wait = if let Ok(word) = object.extract::<String>() {
+        match &*word {
+            "spin" => Some(Wait::Spin),
+            "interrupt" => Some(Wait::Interrupt),
+            _ => None,
+        }
+    } else if let Ok((word, spin)) = object.extract::<(String, f64)>() {
+        seconds(spin).filter(|_| word == "adaptive").map(|spin| Wait::Adaptive { spin })
+    } else if let Ok((word, packets, delay)) = object.extract::<(String, u32, f64)>() {
+        seconds(delay).filter(|_| word == "coalesced").map(|delay| Wait::Coalesced { packets, delay })
+    } else {
+        None
+    };
+    wait.ok_or_else(|| {
+        PyValueError::new_err(
+            "wait: not known; give 'spin', 'interrupt', ('adaptive', seconds) or ('coalesced', packets, seconds)",
+        )
+    })
+}
+
+/// The value with that name among all, each of which prints its name; `argument` is the keyword.
+///
+/// # Errors
+/// `ValueError` with all names.
+pub(crate) fn by_name<T: Copy + std::fmt::Display>(argument: &str, name: &str, all: &[T]) -> PyResult<T> {
+    all.iter().copied().find(|value| value.to_string() == name).ok_or_else(|| {
+        let names: Vec<String> = all.iter().map(|value| format!("'{value}'")).collect();
+        PyValueError::new_err(format!("{argument}: '{name}' is not known; give one of {}", names.join(", ")))
+    })
+}

@@ -1,0 +1,276 @@
+//! Datagrams placed by a number: chunks of rows.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+
+use nocopy::udp::{Field as NumberField, PlacedChunk as OwnedChunk, PlacedReceiver, Placing, Receiver};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PySlice, PyTuple, PyType};
+
+use super::from_open;
+use crate::account::{ledger_dict, stats_dict};
+use crate::error;
+use crate::half::{Half, timeout, wait};
+use crate::memory::{Layout, Memory, array_over};
+
+/// Where a number is in each datagram: its first byte, and its type, such as '>u8', '<u4', 'u1'. Any number of
+/// bytes from 1 to 8 is possible: SPEAD's addresses are '>u6'.
+#[pyclass(frozen, from_py_object, module = "nocopy")]
+#[derive(Clone, Copy)]
+pub(crate) struct Field {
+    field: NumberField,
+    /// The byte behind it.
+    end: usize,
+}
+
+#[pymethods]
+impl Field {
+    #[new]
+    fn new(offset: &Bound<'_, PyAny>, dtype: &str) -> PyResult<Self> {
+        let offset: usize = offset.extract().map_err(|_| {
+            PyValueError::new_err(format!(
+                "offset: is {offset}; give the first byte of the number, from 0 on"
+            ))
+        })?;
+        let unknown = || {
+            PyValueError::new_err(format!(
+                "dtype: '{dtype}' is no unsigned number of 1 to 8 bytes with an order; give '>u8', '<u4', 'u1' or the like"
+            ))
+        };
+        let (is_big_endian, kind) = match dtype.split_at_checked(1) {
+            Some((">", kind)) => (true, kind),
+            Some(("<", kind)) => (false, kind),
+            _ if dtype == "u1" => (true, dtype),
+            _ => return Err(unknown()),
+        };
+        let bytes = kind.strip_prefix('u').and_then(|bytes| bytes.parse().ok());
+        let bytes: usize = bytes.filter(|bytes| (1..=8).contains(bytes)).ok_or_else(unknown)?;
+        let field = match is_big_endian {
+            true => NumberField::big_endian(offset, bytes),
+            false => NumberField::little_endian(offset, bytes),
+        };
+        Ok(Self { field, end: offset.saturating_add(bytes) })
+    }
+}
+
+/// What `UdpSocket.place` was asked for.
+pub(super) struct Request<'a, 'py> {
+    pub(super) number: &'a Bound<'py, PyAny>,
+    pub(super) payload: Option<&'a Bound<'py, PySlice>>,
+    pub(super) shape: Vec<usize>,
+    pub(super) dtype: &'a Bound<'py, PyAny>,
+    pub(super) ring: usize,
+    pub(super) rows_per_heap: Option<u64>,
+}
+
+/// The shape of the chunks' arrays.
+struct ChunkShape {
+    shape: Vec<usize>,
+    dtype: Py<PyAny>,
+}
+
+impl Request<'_, '_> {
+    fn placing(&self) -> PyResult<(Placing, ChunkShape)> {
+        static DTYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        let py = self.number.py();
+        let dtype = DTYPE.import(py, "numpy", "dtype")?.call1((self.dtype,))?;
+        if dtype.getattr("hasobject")?.extract()? {
+            return Err(PyTypeError::new_err("dtype: holds Python objects; give a type of numbers"));
+        }
+        let item_bytes: usize = dtype.getattr("itemsize")?.extract()?;
+        let [rows, items @ ..] = &self.shape[..] else {
+            return Err(PyValueError::new_err("shape: is empty; give (rows, items of a row)"));
+        };
+        let row_bytes = items.iter().try_fold(item_bytes, |bytes, length| bytes.checked_mul(*length));
+        let row_bytes =
+            row_bytes.ok_or_else(|| PyValueError::new_err("shape: is too large; give a smaller one"))?;
+        let (placing, end) = self.numbered()?;
+        let start = self.payload_start(end, row_bytes)?;
+        let placing = placing.payload(start).shape(*rows, row_bytes).ring(self.ring);
+        Ok((placing, ChunkShape { shape: self.shape.clone(), dtype: dtype.unbind() }))
+    }
+
+    /// And the byte behind the last field.
+    fn numbered(&self) -> PyResult<(Placing, usize)> {
+        if let Ok(number) = self.number.extract::<Field>() {
+            return Ok((Placing::by_number(number.field), number.end));
+        }
+        let Ok((heap, offset)) = self.number.extract::<(Field, Field)>() else {
+            return Err(PyTypeError::new_err(
+                "number: is no field; give nocopy.Field(offset, dtype), or two in a tuple: of the heap and of the offset in it",
+            ));
+        };
+        let rows_per_heap = self.rows_per_heap.ok_or_else(|| {
+            PyValueError::new_err("rows_per_heap: is missing; with two fields, give how many rows a heap has")
+        })?;
+        Ok((Placing::by_heap(heap.field, offset.field, rows_per_heap), heap.end.max(offset.end)))
+    }
+
+    fn payload_start(&self, fields_end: usize, row_bytes: usize) -> PyResult<usize> {
+        let Some(payload) = self.payload else { return Ok(fields_end) };
+        let part = |name| payload.getattr(name)?.extract::<Option<isize>>();
+        let (start, stop, step) = (part("start")?.unwrap_or(0), part("stop")?, part("step")?.unwrap_or(1));
+        let end = start.checked_add_unsigned(row_bytes);
+        if start < 0 || step != 1 || stop.is_some_and(|stop| Some(stop) != end) {
+            return Err(PyValueError::new_err(format!(
+                "payload: slice({start}, {stop:?}, {step}) is not the {row_bytes} bytes of a row; give slice(first byte, None)"
+            )));
+        }
+        Ok(start as usize)
+    }
+}
+
+/// Receives datagrams into rows of chunks, by a number that each carries. Iterating gives `Chunk`s.
+#[pyclass(frozen, subclass, name = "PlacedReceiver", module = "nocopy")]
+pub(crate) struct PythonPlacedReceiver {
+    half: Half<PlacedReceiver>,
+    shape: Arc<ChunkShape>,
+}
+
+impl PythonPlacedReceiver {
+    /// Makes one of a socket's receiving half. If the library refuses, that half is closed.
+    pub(super) fn open(py: Python<'_>, half: &Half<Receiver>, request: &Request<'_, '_>) -> PyResult<Self> {
+        let (placing, shape) = request.placing()?;
+        drop(half.get(py)?); // raises if it is closed
+        let receiver = half.take()?.expect("checked, with the interpreter");
+        let placed = py.detach(|| receiver.place(placing)).map_err(|error| from_open(py, &error))?;
+        Ok(Self { half: Half::new("PlacedReceiver", placed), shape: Arc::new(shape) })
+    }
+
+    fn chunk(&self, py: Python<'_>, chunk: Option<OwnedChunk>) -> PyResult<Option<Chunk>> {
+        chunk.map(|chunk| Chunk::new(py, chunk, &self.shape)).transpose()
+    }
+}
+
+#[pymethods]
+impl PythonPlacedReceiver {
+    /// Waits for the next chunk; None if none was complete within `timeout` seconds. Chunks come in order, each
+    /// once. Raises `NoBuffers` while arrays of all chunks of the ring are kept.
+    #[pyo3(signature = (timeout = None))]
+    fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Chunk>> {
+        let timeout = self::timeout(timeout)?;
+        let receiver = &mut *self.half.get(py)?;
+        let chunk = wait(py, timeout, |time| receiver.receive_timeout(time))?;
+        self.chunk(py, chunk)
+    }
+
+    /// As `receive`, without waiting.
+    fn try_receive(&self, py: Python<'_>) -> PyResult<Option<Chunk>> {
+        let receiver = &mut *self.half.get(py)?;
+        let chunk = py.detach(|| receiver.try_receive()).map_err(error::from_io)?;
+        self.chunk(py, chunk)
+    }
+
+    /// Ends the oldest chunk that is not complete, and returns it; None if no datagram is in any. For the end of
+    /// a run.
+    fn finish(&self, py: Python<'_>) -> PyResult<Option<Chunk>> {
+        let chunk = self.half.get(py)?.finish();
+        self.chunk(py, chunk)
+    }
+
+    /// Evidence for every byte: how many were not copied, and how many were, by cause.
+    fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        ledger_dict(py, self.half.get(py)?.ledger())
+    }
+
+    /// All counters; among them `late`, `double`, `foreign`, `short` and `long` datagrams.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        stats_dict(py, &self.half.get(py)?.stats())
+    }
+
+    /// Which way was chosen, and what it was compared with, in words.
+    fn explain(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.half.get(py)?.explain().to_string())
+    }
+
+    /// A descriptor that becomes readable when datagrams arrive; only to wait on, after `arm`.
+    fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
+        Ok(self.half.get(py)?.as_fd().as_raw_fd())
+    }
+
+    /// Prepares for a wait on `fileno`; True if datagrams are waiting already, and no wait is needed.
+    fn arm(&self, py: Python<'_>) -> PyResult<bool> {
+        self.half.get(py)?.arm().map_err(error::from_io)
+    }
+
+    /// Closes it. Chunks that are kept stay.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let half = self.half.take()?;
+        py.detach(move || drop(half));
+        Ok(())
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Chunk>> {
+        self.receive(py, None)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+}
+
+/// Rows of consecutive numbers. Its memory returns to the ring when it and its arrays are deleted.
+#[pyclass(frozen, module = "nocopy")]
+pub(crate) struct Chunk {
+    /// The rows, in the shape and type that were asked for; read-only, not copied. Rows whose datagram is missing
+    /// are zeros.
+    #[pyo3(get)]
+    array: Py<PyAny>,
+    /// Bool, one a row: whether its datagram came.
+    #[pyo3(get)]
+    present: Py<PyAny>,
+    /// The number of its first row; goes on counting when the field wraps.
+    #[pyo3(get)]
+    first: u64,
+    /// Rows that are present.
+    #[pyo3(get)]
+    filled: usize,
+}
+
+impl Chunk {
+    fn new(py: Python<'_>, chunk: OwnedChunk, shape: &ChunkShape) -> PyResult<Self> {
+        let (first, filled) = (chunk.first(), chunk.filled());
+        let chunk = Arc::new(chunk);
+        let flags: *const [bool] = chunk.present();
+        // SAFETY: the flags lie in the chunk's memory, which the owner keeps.
+        let flags = unsafe { Memory::part(flags.cast::<u8>().cast_mut(), flags.len(), Arc::clone(&chunk)) };
+        let present = array_over(
+            py,
+            Bound::new(py, flags)?.as_any(),
+            &Layout { shape: &shape.shape[..1], dtype: "?", offset: 0, strides: None },
+        )?;
+        let bytes = chunk.len();
+        let memory = Bound::new(py, Memory::of(ChunkBytes(chunk)))?;
+        let layout = Layout { shape: &[bytes], dtype: "u1", offset: 0, strides: None };
+        let array = array_over(py, memory.as_any(), &layout)?;
+        let array = array.call_method1("view", (&shape.dtype,))?;
+        let array = array.call_method1("reshape", (&shape.shape,))?;
+        Ok(Self { array: array.unbind(), present: present.unbind(), first, filled })
+    }
+}
+
+#[pymethods]
+impl Chunk {
+    fn __repr__(&self) -> String {
+        format!("<Chunk: rows from {}, {} present>", self.first, self.filled)
+    }
+}
+
+struct ChunkBytes(Arc<OwnedChunk>);
+
+impl AsRef<[u8]> for ChunkBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}

@@ -1,0 +1,496 @@
+//! The socket, with both halves.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use nocopy::Pool;
+use nocopy::udp::{Builder, Burst as OwnedBurst, Method, PeerError, Receiver, Sender, Socket, UdpChecksum};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple};
+
+use super::burst::Burst;
+use super::from_open;
+use super::placed::{PythonPlacedReceiver, Request};
+use super::received_rows::{ReceivedRows, RowReport};
+use super::sending;
+use crate::account::{ledger_dict, stats_dict};
+use crate::exported::{Access, Rows, rows};
+use crate::half::{Half, timeout, wait};
+use crate::memory::{Memory, array_of, array_of_rows};
+use crate::{address, error, settings};
+
+/// A UDP socket whose datagrams are arrays.
+///
+/// Receiving and sending are independent: one thread may receive while another one sends.
+#[pyclass(frozen, subclass, module = "nocopy")]
+pub(crate) struct UdpSocket {
+    receiver: Half<Receiver>,
+    sender: Half<Sender>,
+    local: SocketAddr,
+    /// Bytes that were copied into arrays because the caller asked for it.
+    copied_into_arrays: AtomicU64,
+}
+
+#[pymethods]
+impl UdpSocket {
+    /// Binds a socket to an address: 'host:port' or (host, port); to any, if none is given.
+    ///
+    /// `connect`: the peer, for `send`. `method`: sends only by this one, such as 'gso', instead of the one that
+    /// measures best. `receive_buffer`, `send_buffer`: bytes of the kernel's buffers. `receive_pool`, `send_pool`:
+    /// (buffers, bytes of each) of the socket's own. `group`: multicast groups to join, one or a list. `multicast`:
+    /// (interface index, hops) to send to groups. `checksum`: 'computed', 'omitted' or 'offloaded'.
+    /// `receive_metadata`, `receive_times`: what bursts report. `wait`: 'interrupt', 'spin', ('adaptive', seconds)
+    /// or ('coalesced', packets, seconds).
+    #[new]
+    #[pyo3(signature = (
+        address = None, *, connect = None, method = None, receive_buffer = None, send_buffer = None,
+        receive_pool = None, send_pool = None, group = None, multicast = None, broadcast = false,
+        reuse_address = false, hop_limit = None, checksum = None, receive_metadata = false,
+        receive_times = false, wait = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword, as each is a method of the builder")]
+    fn new(
+        py: Python<'_>,
+        address: Option<&Bound<'_, PyAny>>,
+        connect: Option<&Bound<'_, PyAny>>,
+        method: Option<&str>,
+        receive_buffer: Option<usize>,
+        send_buffer: Option<usize>,
+        receive_pool: Option<(u32, usize)>,
+        send_pool: Option<(u32, usize)>,
+        group: Option<&Bound<'_, PyAny>>,
+        multicast: Option<(u32, u8)>,
+        broadcast: bool,
+        reuse_address: bool,
+        hop_limit: Option<u8>,
+        checksum: Option<&str>,
+        receive_metadata: bool,
+        receive_times: bool,
+        wait: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let mut builder = Socket::builder()
+            .broadcast(broadcast)
+            .reuse_address(reuse_address)
+            .receive_metadata(receive_metadata)
+            .receive_times(receive_times);
+        if let Some(name) = method {
+            builder = builder.method(settings::by_name("method", name, &Method::ALL)?);
+        }
+        if let Some(bytes) = receive_buffer {
+            builder = builder.receive_buffer(bytes);
+        }
+        if let Some(bytes) = send_buffer {
+            builder = builder.send_buffer(bytes);
+        }
+        if let Some(pool) = receive_pool {
+            builder = builder.receive_pool(&new_pool("receive_pool", pool)?);
+        }
+        if let Some(pool) = send_pool {
+            builder = builder.send_pool(&new_pool("send_pool", pool)?);
+        }
+        if let Some(name) = checksum {
+            builder = builder.checksum(checksum_named(name)?);
+        }
+        if let Some(hops) = hop_limit {
+            builder = builder.hop_limit(hops);
+        }
+        if let Some((interface, hops)) = multicast {
+            builder = builder.multicast(interface, hops);
+        }
+        if let Some(wait) = wait {
+            builder = builder.wait(settings::wait(wait)?);
+        }
+        let builder = join(builder, group)?;
+        let to = connect.map(|to| address::lookup("connect", to)).transpose()?;
+        let at = match (address, to.as_deref()) {
+            (Some(address), _) => address::lookup("address", address)?,
+            (None, Some([to, ..])) if to.is_ipv6() => vec![SocketAddr::from(([0; 16], 0))],
+            (None, _) => vec![SocketAddr::from(([0; 4], 0))],
+        };
+        let mut socket = py.detach(|| builder.bind(&at[..])).map_err(|error| from_open(py, &error))?;
+        if let Some(to) = to {
+            py.detach(|| socket.connect(&to[..])).map_err(error::from_io)?;
+        }
+        let local = socket.local_addr().map_err(error::from_io)?;
+        let (receiver, sender) = socket.split();
+        Ok(Self {
+            receiver: Half::new("UdpSocket: receiving", receiver),
+            sender: Half::new("UdpSocket: sending", sender),
+            local,
+            copied_into_arrays: AtomicU64::new(0),
+        })
+    }
+
+    /// The address that it is bound to: (host, port).
+    fn local_addr<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        address::to_python(py, self.local)
+    }
+
+    /// Waits for datagrams and returns those that have arrived, as a list of `Burst`s; an empty list if none
+    /// came within `timeout` seconds. With `gather`, `(array, lengths)`: all copied into one array, with rows of
+    /// the longest one's length.
+    #[pyo3(signature = (timeout = None, *, gather = false))]
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+        gather: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let timeout = self::timeout(timeout)?;
+        let receiver = &mut *self.receiver.get(py)?;
+        let bursts = wait(py, timeout, |time| take_bursts(receiver, Some(time)))?.unwrap_or_default();
+        if !gather {
+            return list_of(py, bursts);
+        }
+        self.count_copied(bursts.iter().map(|burst| burst.len()).sum());
+        gathered(py, &bursts)
+    }
+
+    /// As `receive`, without waiting.
+    fn try_receive<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let receiver = &mut *self.receiver.get(py)?;
+        let bursts = py.detach(|| take_bursts(receiver, None)).map_err(error::from_io)?;
+        list_of(py, bursts.unwrap_or_default())
+    }
+
+    /// Waits for datagrams and copies those that have arrived into rows of an array, from the first row on; at
+    /// most as many as it has rows. Returns what is known about each row that was filled.
+    #[pyo3(signature = (array, timeout = None))]
+    fn receive_into(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<ReceivedRows> {
+        let timeout = self::timeout(timeout)?;
+        let rows = rows("array", array, Access::Write)?;
+        if rows.count == 0 {
+            return Err(PyValueError::new_err("array: has no rows; give one with a row for each datagram"));
+        }
+        let receiver = &mut *self.receiver.get(py)?;
+        let reports = wait(py, timeout, |time| fill_rows(receiver, &rows, time))?.unwrap_or_default();
+        self.count_copied(reports.iter().map(|report| report.bytes.min(rows.row_bytes)).sum());
+        ReceivedRows::new(py, &reports)
+    }
+
+    /// Receives by number from now on: the payload of each datagram goes into its row of an array.
+    ///
+    /// `number`: `Field(offset, dtype)`; or `(heap, offset)`, two fields, as SPEAD has them: then a row's number
+    /// is `heap * rows_per_heap + offset / bytes of a row`. `payload`: where the row's bytes begin, as a slice;
+    /// behind the last field if it is not given. `shape`: of each chunk, (rows, items of a row). `ring`: how many
+    /// chunks there are; more memory is never taken. The socket no longer receives itself; it still sends.
+    #[pyo3(signature = (*, number, shape, payload = None, dtype = None, ring = 4, rows_per_heap = None))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword")]
+    fn place(
+        &self,
+        py: Python<'_>,
+        number: &Bound<'_, PyAny>,
+        shape: Vec<usize>,
+        payload: Option<&Bound<'_, PySlice>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        ring: usize,
+        rows_per_heap: Option<u64>,
+    ) -> PyResult<PythonPlacedReceiver> {
+        let byte = PyString::new(py, "u1").into_any();
+        let dtype = dtype.unwrap_or(&byte);
+        let request = Request { number, payload, shape, dtype, ring, rows_per_heap };
+        PythonPlacedReceiver::open(py, &self.receiver, &request)
+    }
+
+    /// Sends datagrams to an address: a row of an array each; or one buffer as one datagram, or as several of
+    /// `segment` bytes. The array belongs to the socket until the kernel is done with it: it cannot be
+    /// resized, and must not be changed. With `flush` false it is queued only.
+    #[pyo3(signature = (data, to, *, segment = None, flush = true))]
+    fn send_to(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        to: &Bound<'_, PyAny>,
+        segment: Option<usize>,
+        flush: bool,
+    ) -> PyResult<()> {
+        let to = address::first("to", to)?;
+        self.queue(py, data, Some(to), segment, flush)
+    }
+
+    /// As `send_to`, to the peer to which the socket is connected.
+    #[pyo3(signature = (data, *, segment = None, flush = true))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        segment: Option<usize>,
+        flush: bool,
+    ) -> PyResult<()> {
+        self.queue(py, data, None, segment, flush)
+    }
+
+    /// An empty buffer of the socket, to be filled as an array and sent without a copy where the machine can;
+    /// None while all are on their way.
+    fn buffer(&self, py: Python<'_>) -> PyResult<Option<Memory>> {
+        let sender = &mut *self.sender.get(py)?;
+        let Some(mut buffer) = sender.buffer() else { return Ok(None) };
+        buffer.resize(buffer.capacity());
+        let (first, bytes) = (buffer.as_mut_ptr(), buffer.len());
+        // SAFETY: the buffer's memory stays where it is when it is moved, and the buffer is not used before
+        // it is taken back.
+        Ok(Some(unsafe { Memory::writable(first, bytes, buffer) }))
+    }
+
+    /// Hands everything queued to the kernel. With a timeout, returns False if something is left then.
+    #[pyo3(signature = (timeout = None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let timeout = self::timeout(timeout)?;
+        let sender = &mut *self.sender.get(py)?;
+        let is_all = wait(py, timeout, |time| Ok(sender.flush_timeout(time)?.then_some(())))?;
+        Ok(is_all.is_some())
+    }
+
+    /// Hands everything queued to the kernel, and waits until it no longer reads any memory. Returns False if
+    /// that is not so after `timeout` seconds.
+    fn drain(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let timeout = self::timeout(Some(timeout))?;
+        let sender = &mut *self.sender.get(py)?;
+        let is_drained = wait(py, timeout, |time| Ok(sender.drain(time)?.then_some(())))?;
+        Ok(is_drained.is_some())
+    }
+
+    /// Errors that the network reported for sent datagrams, such as a refusing host: a list of (to, from, text),
+    /// with addresses or None. Each is returned once.
+    fn errors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let found = self.sender.get(py)?.errors().map(|PeerError { to, from, error, .. }| {
+            let to = to.map(|to| address::to_python(py, to)).transpose()?;
+            (to, from.map(|from| from.to_string()), error.to_string()).into_pyobject(py)
+        });
+        PyList::new(py, found.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Changes how receiving waits, from the next wait on.
+    fn set_wait(&self, py: Python<'_>, wait: &Bound<'_, PyAny>) -> PyResult<()> {
+        let wait = settings::wait(wait)?;
+        self.receiver.get(py)?.set_wait(wait);
+        Ok(())
+    }
+
+    /// What the kernel is done with becomes free. Returns the number of sends that completed.
+    fn reap(&self, py: Python<'_>) -> PyResult<usize> {
+        let reaped = self.sender.get(py)?.reap();
+        crate::exported::release_unused(py);
+        Ok(reaped)
+    }
+
+    /// Sends of which the kernel may still read the memory.
+    fn in_flight(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.sender.get(py)?.in_flight())
+    }
+
+    /// Waits for sends for at most `timeout` seconds, and closes the socket. Returns False if something was
+    /// given up.
+    #[pyo3(signature = (timeout = 10.0))]
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let timeout = self::timeout(Some(timeout))?.unwrap_or(Duration::ZERO);
+        let (receiver, sender) = (self.receiver.take()?, self.sender.take()?);
+        let closed = py.detach(move || {
+            drop(receiver);
+            sender.map_or(Ok(true), |mut sender| sender.close(timeout))
+        });
+        crate::exported::release_unused(py);
+        closed.map_err(error::from_io)
+    }
+
+    /// Evidence for every byte, by half: how many were not copied, and how many were, by cause. Beside them, how
+    /// many were copied once more, into arrays, because `receive_into` or `gather` asked for it.
+    fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        dict.set_item("received", ledger_dict(py, self.receiver.get(py)?.ledger())?)?;
+        dict.set_item("sent", ledger_dict(py, self.sender.get(py)?.ledger())?)?;
+        dict.set_item("copied into arrays", self.copied_into_arrays.load(Relaxed))?;
+        Ok(dict)
+    }
+
+    /// All counters, by half.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        dict.set_item("received", stats_dict(py, &self.receiver.get(py)?.stats())?)?;
+        dict.set_item("sent", stats_dict(py, &self.sender.get(py)?.stats())?)?;
+        Ok(dict)
+    }
+
+    /// Which methods were chosen, and what they were compared with, in words.
+    fn explain(&self, py: Python<'_>) -> PyResult<String> {
+        let receiver = self.receiver.get(py)?.explain();
+        Ok(format!("received: {receiver}\nsent: {}", self.sender.get(py)?.explain()))
+    }
+
+    /// A descriptor that becomes readable when datagrams arrive; only to wait on, after `arm`.
+    fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
+        Ok(self.receiver.get(py)?.as_fd().as_raw_fd())
+    }
+
+    /// Prepares for a wait on `fileno`; True if datagrams are waiting already, and no wait is needed.
+    fn arm(&self, py: Python<'_>) -> PyResult<bool> {
+        self.receiver.get(py)?.arm().map_err(error::from_io)
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bursts {
+        Bursts { socket: slf.unbind(), waiting: Vec::new().into_iter() }
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py, 10.0).map(drop)
+    }
+}
+
+impl UdpSocket {
+    fn count_copied(&self, bytes: usize) {
+        self.copied_into_arrays.fetch_add(bytes as u64, Relaxed);
+    }
+
+    fn queue(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        to: Option<SocketAddr>,
+        segment: Option<usize>,
+        flush: bool,
+    ) -> PyResult<()> {
+        let sender = &mut *self.sender.get(py)?;
+        let outgoing = sending::outgoing(data, segment)?;
+        let sent = py.detach(|| {
+            sending::queue(sender, outgoing, to).map_err(io::Error::from)?;
+            if flush { sender.flush() } else { Ok(()) }
+        });
+        crate::exported::release_unused(py);
+        sent.map_err(error::from_io)
+    }
+}
+
+/// What `for burst in socket` goes through.
+#[pyclass(module = "nocopy")]
+pub(crate) struct Bursts {
+    socket: Py<UdpSocket>,
+    waiting: std::vec::IntoIter<Burst>,
+}
+
+#[pymethods]
+impl Bursts {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Burst>> {
+        loop {
+            if let Some(burst) = self.waiting.next() {
+                return Ok(Some(burst));
+            }
+            let socket = self.socket.get();
+            let receiver = &mut *socket.receiver.get(py)?;
+            let bursts = wait(py, None, |time| take_bursts(receiver, Some(time)))?.unwrap_or_default();
+            self.waiting = to_bursts(py, bursts)?.into_iter();
+        }
+    }
+}
+
+/// A pool of so many buffers of so many bytes.
+fn new_pool(argument: &str, (buffers, bytes): (u32, usize)) -> PyResult<Pool> {
+    Pool::new(buffers, bytes).map_err(|error| {
+        PyValueError::new_err(format!(
+            "{argument}: {buffers} buffers of {bytes} bytes cannot be made; {error}"
+        ))
+    })
+}
+
+fn checksum_named(name: &str) -> PyResult<UdpChecksum> {
+    match name {
+        "computed" => Ok(UdpChecksum::Computed),
+        "omitted" => Ok(UdpChecksum::Omitted),
+        "offloaded" => Ok(UdpChecksum::Offloaded),
+        _ => Err(PyValueError::new_err(format!(
+            "checksum: '{name}' is not known; give 'computed', 'omitted' or 'offloaded'"
+        ))),
+    }
+}
+
+/// One group, or a list of them.
+fn join(builder: Builder, group: Option<&Bound<'_, PyAny>>) -> PyResult<Builder> {
+    let Some(group) = group else { return Ok(builder) };
+    let names = match group.extract::<String>() {
+        Ok(name) => vec![name],
+        Err(_) => group.extract::<Vec<String>>()?,
+    };
+    names.iter().try_fold(builder, |builder, name| {
+        let group: IpAddr = name.parse().map_err(|_| {
+            PyValueError::new_err(format!("group: '{name}' is no address; give one such as '239.1.2.3'"))
+        })?;
+        Ok(builder.group(group))
+    })
+}
+
+/// Takes what has arrived; waits if there is a time.
+fn take_bursts(receiver: &mut Receiver, time: Option<Duration>) -> io::Result<Option<Vec<OwnedBurst>>> {
+    let mut batch = match time {
+        Some(time) => receiver.receive_timeout(time)?,
+        None => receiver.try_receive()?,
+    };
+    let bursts = Vec::from_iter(std::iter::from_fn(|| batch.next_burst()));
+    Ok((!bursts.is_empty()).then_some(bursts))
+}
+
+fn to_bursts(py: Python<'_>, bursts: Vec<OwnedBurst>) -> PyResult<Vec<Burst>> {
+    let mut all = Vec::with_capacity(bursts.len());
+    for burst in bursts {
+        all.extend(Burst::of_equal_lengths(py, burst)?);
+    }
+    Ok(all)
+}
+
+fn list_of(py: Python<'_>, bursts: Vec<OwnedBurst>) -> PyResult<Bound<'_, PyAny>> {
+    Ok(PyList::new(py, to_bursts(py, bursts)?)?.into_any())
+}
+
+/// All datagrams in one array, with their lengths; rows are as long as the longest datagram.
+fn gathered<'py>(py: Python<'py>, bursts: &[OwnedBurst]) -> PyResult<Bound<'py, PyAny>> {
+    let datagrams = || bursts.iter().flat_map(OwnedBurst::datagrams);
+    let lengths: Vec<i64> = datagrams().map(|datagram| datagram.len() as i64).collect();
+    let row_bytes = datagrams().map(<[u8]>::len).max().unwrap_or(0);
+    let mut bytes = vec![0; lengths.len() * row_bytes];
+    // No row is of no bytes, unless all are, and then there is nothing to copy.
+    for (row, datagram) in bytes.chunks_exact_mut(row_bytes.max(1)).zip(datagrams()) {
+        row[..datagram.len()].copy_from_slice(datagram);
+    }
+    let array = array_of_rows(py, bytes, [lengths.len(), row_bytes])?;
+    Ok((array, array_of(py, lengths, "i8")?).into_pyobject(py)?.into_any())
+}
+
+/// Copies what has arrived into the rows.
+fn fill_rows(receiver: &mut Receiver, rows: &Rows, time: Duration) -> io::Result<Option<Vec<RowReport>>> {
+    let mut reports = Vec::new();
+    let mut batch = receiver.receive_timeout(time)?;
+    loop {
+        let before = reports.len();
+        for datagram in batch.by_ref().take(rows.count - before) {
+            let copied = datagram.len().min(rows.row_bytes);
+            let row = rows.row(reports.len());
+            // SAFETY: the row is exported, writable memory of that many bytes, and none of ours.
+            unsafe { std::ptr::copy_nonoverlapping(datagram.as_ptr(), row.as_ptr(), copied) }
+            let time_ns = datagram.metadata().time.map_or(0, |time| time.ns);
+            reports.push(RowReport { bytes: datagram.len(), time_ns, from: datagram.source() });
+        }
+        drop(batch);
+        if reports.len() == before || reports.len() == rows.count {
+            return Ok((!reports.is_empty()).then_some(reports));
+        }
+        // An error comes again; what was copied is not lost for it.
+        let Ok(next) = receiver.try_receive() else { return Ok(Some(reports)) };
+        batch = next;
+    }
+}
