@@ -11,12 +11,13 @@ use crate::gate::Outcome;
 use crate::imports::{CrateSources, SourceFile, read_source};
 use crate::step::{Failed, repository_root};
 
-const CRATES: [&str; 5] = [
+const CRATES: [&str; 6] = [
     "crates/nocopy",
     "crates/nocopy-proto",
     "crates/nocopy-pcap",
     "crates/nocopy-sockets",
     "crates/nocopy-nfs",
+    "crates/nocopy-python",
 ];
 
 /// Marks the comment line before the declaration.

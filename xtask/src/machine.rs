@@ -28,6 +28,7 @@ enum ProgramPurpose {
     Aarch64,
     Aarch64Lab,
     Newcomer,
+    Python,
     Release,
     Workflows,
     Machines,
@@ -46,6 +47,7 @@ impl ProgramPurpose {
             Self::Aarch64 => "nightly suite aarch64",
             Self::Aarch64Lab => "nightly suite aarch64 (installs it by itself)",
             Self::Newcomer => "nightly suites newcomer and release",
+            Self::Python => "the Python module (else skipped), nightly suites wheel and release",
             Self::Release => "nightly suite release",
             Self::Workflows => "nightly suite workflows",
             Self::Machines => "nightly suite machines",
@@ -61,6 +63,7 @@ impl ProgramPurpose {
                 | Self::Aarch64
                 | Self::Aarch64Lab
                 | Self::Newcomer
+                | Self::Python
                 | Self::Release
                 | Self::Workflows
                 | Self::Machines
@@ -144,7 +147,7 @@ const PROGRAMS: &[RequiredProgram] = &[
     required_program("debootstrap", "--version", ["debootstrap", "debootstrap"], ProgramPurpose::Newcomer),
     required_program("lintian", "--version", ["lintian", "lintian"], ProgramPurpose::Release),
     // With what makes a directory for Python packages: Debian has it in a package of its own.
-    required_program("python3", "-cimport ensurepip", ["python3-venv", "python3"], ProgramPurpose::Release),
+    required_program("python3", "-cimport ensurepip", ["python3-venv", "python3"], ProgramPurpose::Python),
     required_program("dpkg-scanpackages", "--version", ["dpkg-dev", "dpkg-dev"], ProgramPurpose::Release),
     required_program("systemd-analyze", "--version", ["systemd", "systemd"], ProgramPurpose::Release),
     // In the package that runs programs of other architectures: one of the two is this machine's own.
@@ -199,7 +202,14 @@ pub(crate) fn install_debian_installer() -> Outcome {
 
 /// Installs what judges and tries packages.
 pub(crate) fn install_release_programs() -> Outcome {
-    install_debian_installer().then(|| install_for_purpose(ProgramPurpose::Release))
+    install_debian_installer()
+        .then(|| install_for_purpose(ProgramPurpose::Release))
+        .then(install_python_environments)
+}
+
+/// Installs what makes directories for Python packages.
+pub(crate) fn install_python_environments() -> Outcome {
+    install_for_purpose(ProgramPurpose::Python)
 }
 
 /// Installs Go.

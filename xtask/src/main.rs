@@ -26,6 +26,7 @@ mod others;
 mod packages;
 mod processes;
 mod programs;
+mod python_module;
 mod release;
 mod semver;
 mod senders;
@@ -74,6 +75,8 @@ enum XtaskCommand {
     Instructions,
     /// Build the BPF programs in C; `check` compares what was committed.
     Bpf,
+    /// Build the Python module, and run its tests in Python.
+    PythonModule,
     /// Run the tests on real drivers, in emulated machines (see crates/nocopy-vm/README.md).
     Vm {
         /// A command of nocopy-vm with its options (default: run).
@@ -133,6 +136,7 @@ fn main() -> ExitCode {
             return run_gate(|gate| gate.run("instruction guards", instructions::check_instruction_counts));
         }
         XtaskCommand::Bpf => bpf::build_objects(),
+        XtaskCommand::PythonModule => return run_gate(run_python_module),
         XtaskCommand::Vm { arguments } => vm::run_lab(&arguments),
         XtaskCommand::Nightly(arguments) => return nightly::run_command(&arguments),
         XtaskCommand::Advisories => licences::check_advisories(),
@@ -155,6 +159,10 @@ fn run_gate(steps: impl FnOnce(&mut Gate)) -> ExitCode {
     let mut gate = Gate::default();
     steps(&mut gate);
     exit_code(gate.print_summary())
+}
+
+fn run_python_module(gate: &mut Gate) {
+    gate.run("Python module", python_module::test_built_module);
 }
 
 fn exit_code(passed: bool) -> ExitCode {
@@ -205,6 +213,7 @@ fn run_test_command(arguments: TestArguments) -> ExitCode {
         gate.run("loom models", || {
             TestSuite::with_gate_settings("loom", &["--package", "nocopy-loom"]).outcome()
         });
+        run_python_module(&mut gate);
         gate.run("documentation examples", suite::documentation_examples);
         gate.run("instruction guards", instructions::check_instruction_counts);
         if !arguments.no_vm {

@@ -25,7 +25,7 @@ const THIS: &str = "xtask/src/names.rs";
 const NOT_IN_GIT: [&str; 4] = ["target/", "fuzz/target/", "fuzz/corpus/", "fuzz/artifacts/"];
 
 /// The documents besides `docs/*.md`.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -33,6 +33,7 @@ const DOCUMENTS: [&str; 9] = [
     "KNOWN_ISSUES.md",
     "RELEASE.md",
     "crates/nocopy-profile/bpf/README.md",
+    "crates/nocopy-python/README.md",
     "crates/nocopy-vm/README.md",
     "fuzz/README.md",
 ];

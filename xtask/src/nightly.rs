@@ -186,6 +186,7 @@ const ALL: &[NightlySuite] = &[
             "README.md",
             "crates/nocopy-cli",
             "crates/nocopy-pcap",
+            "crates/nocopy-python",
             "crates/nocopy-sockets",
             "docs/capture.md",
             "docs/directory.md",
@@ -196,6 +197,19 @@ const ALL: &[NightlySuite] = &[
             "xtask/src/release",
         ],
         run: release::build_and_try,
+    },
+    NightlySuite {
+        name: "wheel",
+        about: "wheels of the Python module: judged, compared with their stubs, and tried in bare roots of Debian 12 and 13, with Python 3.12, built from their sources, with the address sanitizer, and emulated for aarch64",
+        inputs: &[
+            "Cargo.lock",
+            "crates/nocopy-python",
+            "docs/python.md",
+            "xtask/release/wheel.sh",
+            "xtask/src/python_module",
+            "xtask/src/release",
+        ],
+        run: release::build_and_try_wheels,
     },
     NightlySuite {
         name: "licences",

@@ -45,6 +45,7 @@ const STEPS: &[ReleaseStep] = &[
     ReleaseStep { name: "advisories", run: |_| skip_advisories() },
     ReleaseStep { name: "oldest Rust", run: |_| oldest_rust::check_with_oldest_rust() },
     ReleaseStep { name: "archives, packages, image, tried in clean roots", run: |_| super::build_and_try() },
+    ReleaseStep { name: "wheels, tried", run: |_| super::try_built_wheels() },
     ReleaseStep { name: "crates", run: |release| crates::pack_and_install(&release.version) },
 ];
 
@@ -203,7 +204,7 @@ fn skip_advisories() -> Outcome {
 fn write_checksums() -> Result<(), Failed> {
     let directory = release_path("");
     let failed = |error: io::Error| Failed(format!("{}: {error}", directory.display()));
-    const ENDINGS: [&str; 3] = [".crate", ".tar.gz", ".deb"];
+    const ENDINGS: [&str; 4] = [".crate", ".tar.gz", ".deb", ".whl"];
     let mut names = Vec::new();
     for entry in fs::read_dir(&directory).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();

@@ -1,5 +1,6 @@
 //! What users install, as files in `target/release-files`: archives with a static binary, Debian packages,
-//! an image's root. The nightly suite `release` tries each in clean roots.
+//! an image's root, wheels of the Python module. The nightly suite `release` tries each in clean roots;
+//! `wheel` the wheels.
 
 mod command;
 pub(crate) mod crates;
@@ -14,13 +15,16 @@ mod roots;
 mod tarball;
 mod tools;
 mod units;
+mod wheel_trials;
+mod wheels;
 
 use std::env::consts::ARCH;
 use std::fs;
 
 pub(crate) use command::{ReleaseArguments, run_command};
-use files::release_path;
+use files::{FILES, release_path};
 pub(crate) use publish::{PublishArguments, run_command as run_publish_command};
+pub(crate) use wheel_trials::{build_and_try_wheels, try_built_wheels};
 
 use crate::gate::Outcome;
 use crate::git::Git;
@@ -60,6 +64,11 @@ impl Architecture {
     /// The target of what is linked with glibc.
     pub(crate) fn glibc_target(self) -> String {
         format!("{}-unknown-linux-gnu", self.name())
+    }
+
+    /// The user-mode emulator of its programs.
+    pub(crate) fn emulator(self) -> String {
+        format!("qemu-{}-static", self.name())
     }
 
     /// Whether its programs run on this machine.
@@ -102,6 +111,7 @@ pub(crate) fn build_files() -> Outcome {
         let _ = fs::remove_dir_all(release_path(""));
         tarball::build_all(&release)?;
         debian::build_all(&release)?;
+        wheels::build_all(&release)?;
         image::pack_roots(&release)
     };
     roots::install_programs().then(|| files().into())

@@ -36,14 +36,14 @@ pub(super) fn build_twice() -> Outcome {
     compared().unwrap_or_else(|failed: Failed| failed.into())
 }
 
-/// The SHA-256 of each archive and package of a directory, by its name.
+/// The SHA-256 of each archive, package and wheel of a directory, by its name.
 fn digests(directory: &Path) -> Result<BTreeMap<String, String>, Failed> {
     let failed = |error| Failed(format!("{}: {error}", directory.display()));
     let mut digests = BTreeMap::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.ends_with(".tar.gz") || name.ends_with(".deb") {
+        if [".tar.gz", ".deb", ".whl"].iter().any(|end| name.ends_with(end)) {
             let shown = path.display().to_string();
             let printed = CommandStep::new(&name, "sha256sum", &[&shown]).captured_output()?;
             digests.insert(name, printed.split(' ').next().unwrap_or_default().to_owned());

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::Architecture;
 use crate::gate::Outcome;
 use crate::machine;
 use crate::step::{CommandStep, Failed, repository_root};
@@ -15,11 +16,14 @@ const SCRIPTS: &str = "xtask/release";
 /// Where roots are, from one run to the next.
 const ROOTS: &str = "target/release-roots";
 
-/// Debian 12 and 13.
-const SUITES: [&str; 2] = ["bookworm", "trixie"];
+/// Debian 12 and 13, each with the version of its Python.
+const SUITES: [[&str; 2]; 2] = [["bookworm", "3.11"], ["trixie", "3.13"]];
 
 /// Besides what is essential: tutorials make their networks by iproute2.
 const PACKAGES: &str = "--include=iproute2,tcpdump";
+
+/// With Python, and what installs its packages.
+const PACKAGES_WITH_PYTHON: &str = "--include=iproute2,python3-venv";
 
 /// The longest time that one trial may run; most take a few seconds, the longest tutorial one minute.
 const TIME_MAX: Duration = Duration::from_secs(600);
@@ -37,20 +41,79 @@ pub(super) struct CleanRoots {
 impl CleanRoots {
     /// Makes those that are not there.
     pub(super) fn prepare() -> Result<Self, Failed> {
-        let prepare = |suite: &&'static str| {
-            let path = roots_path(suite);
-            if !path.exists() {
-                // Its mounts end with it, however it ends; what was not finished has another name.
-                let unfinished = empty_directory(&format!("{suite}.unfinished"))?;
-                let shown = unfinished.display().to_string();
-                let install = ["--mount", "debootstrap", "--variant=minbase", PACKAGES, suite, &shown];
-                CommandStep::new(&format!("a bare Debian, {suite}"), "unshare", &install).run()?;
-                fs::rename(&unfinished, &path).map_err(|error| path_error(&path, &error))?;
-            }
+        let prepare = |[suite, _]: [&str; 2]| {
+            let path = prepare_root(suite, |directory| debootstrap(&[PACKAGES, suite, directory]))?;
             Ok(CleanRoot::at(suite, &path))
         };
-        Ok(Self { debian: SUITES.iter().map(prepare).collect::<Result<_, Failed>>()? })
+        Ok(Self { debian: SUITES.into_iter().map(prepare).collect::<Result<_, Failed>>()? })
     }
+}
+
+/// A root of Debian with its Python.
+#[derive(Debug)]
+pub(super) struct PythonRoot {
+    pub(super) name: String,
+    /// The version, such as `3.11`.
+    pub(super) python: &'static str,
+    path: PathBuf,
+}
+
+impl PythonRoot {
+    /// Those of this architecture. Makes the ones that are not there.
+    pub(super) fn prepare_all() -> Result<Vec<Self>, Failed> {
+        let prepare = |[suite, python]: [&'static str; 2]| {
+            let name = format!("{suite}-python");
+            let path =
+                prepare_root(&name, |directory| debootstrap(&[PACKAGES_WITH_PYTHON, suite, directory]))?;
+            Ok(Self { name, python, path })
+        };
+        SUITES.into_iter().map(prepare).collect()
+    }
+
+    /// One of another architecture: its packages are unpacked only, since none of its programs can be started
+    /// by their names.
+    pub(super) fn unpack(architecture: Architecture) -> Result<Self, Failed> {
+        let [suite, python] = SUITES[0];
+        let name = format!("{suite}-python-{}", architecture.name());
+        let path = prepare_root(&name, |directory| {
+            let foreign = format!("--arch={}", architecture.debian_name());
+            debootstrap(&["--foreign", &foreign, PACKAGES_WITH_PYTHON, suite, directory])?;
+            let unpack = "for package in var/cache/apt/archives/*.deb; do \
+                          dpkg-deb --fsys-tarfile $package | tar --extract --keep-directory-symlink; done";
+            CommandStep::new("unpack its packages", "sh", &["-eu", "-c", unpack])
+                .in_directory(Path::new(directory))
+                .run()
+        })?;
+        Ok(Self { name, python, path })
+    }
+
+    pub(super) fn root(&self) -> CleanRoot {
+        CleanRoot::at(&self.name, &self.path)
+    }
+
+    /// Lines of sh(1) that start its interpreter by an emulator.
+    pub(super) fn emulated_interpreter(&self, architecture: Architecture) -> String {
+        let (root, python) = (self.path.display(), self.python);
+        let emulator = architecture.emulator();
+        format!("#!/bin/sh\nexec {emulator} -L {root} {root}/usr/bin/python{python} \"$@\"\n")
+    }
+}
+
+/// The root of that name, which is made if it is not there. What was not finished has another name.
+fn prepare_root(name: &str, make: impl FnOnce(&str) -> Result<(), Failed>) -> Result<PathBuf, Failed> {
+    let path = roots_path(name);
+    if !path.exists() {
+        let unfinished = empty_directory(&format!("{name}.unfinished"))?;
+        make(&unfinished.display().to_string())?;
+        fs::rename(&unfinished, &path).map_err(|error| path_error(&path, &error))?;
+    }
+    Ok(path)
+}
+
+/// A bare Debian. Its mounts end with the installer, however that ends.
+fn debootstrap(what: &[&str]) -> Result<(), Failed> {
+    let install = [&["--mount", "debootstrap", "--variant=minbase"], what].concat();
+    CommandStep::new("a bare Debian", "unshare", &install).run()
 }
 
 fn roots_path(name: &str) -> PathBuf {

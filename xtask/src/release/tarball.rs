@@ -21,7 +21,7 @@ use crate::step::{CommandStep, Failed, repository_root, write_file};
 pub(super) const PROFILE: &str = "dist";
 
 /// The oldest glibc for which programs are linked: that of Debian 10 and RHEL 8.
-const GLIBC: &str = "2.28";
+pub(super) const GLIBC: &str = "2.28";
 
 /// The libraries of `nocopy run`, with their crates.
 pub(super) const LIBRARIES: [[&str; 2]; 2] =
@@ -77,15 +77,18 @@ fn build_programs(release: &Release) -> Result<(), Failed> {
     build("command and libraries for glibc", &libraries, &glibc_target)
 }
 
-/// A call of cargo whose results do not depend on where the sources and crates are.
 fn build_step(release: &Release, name: &str, arguments: &[&str]) -> CommandStep {
+    with_release_variables(CommandStep::cargo(name, arguments), release)
+}
+
+/// A build whose results do not depend on where the sources and crates are.
+pub(super) fn with_release_variables(step: CommandStep, release: &Release) -> CommandStep {
     let home = PathBuf::from(env::var_os("HOME").unwrap_or_default());
     let crates = env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
     let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
     let paths = [remap(&repository_root(), "/nocopy"), remap(&crates, "/cargo")];
     let flags = [&paths[..], &["-Cstrip=symbols".to_owned()]].concat().join("\x1f");
-    CommandStep::cargo(name, arguments)
-        .with_variable("CARGO_ENCODED_RUSTFLAGS", &flags)
+    step.with_variable("CARGO_ENCODED_RUSTFLAGS", &flags)
         .with_variable("SOURCE_DATE_EPOCH", &release.epoch)
         .with_variable("PATH", &tools::path_variable())
 }
@@ -105,13 +108,14 @@ fn write_shared_files() -> Result<(), Failed> {
     for name in DOCUMENTS {
         write_file(&documents.join(name), read(&repository_root().join(name))?)?;
     }
-    write_file(&documents.join("LICENSES-OF-CRATES"), licences_of_crates()?)
+    write_file(&documents.join("LICENSES-OF-CRATES"), licences_of_crates("crates/nocopy-cli")?)
 }
 
-fn licences_of_crates() -> Result<String, Failed> {
+/// The licences of all crates that are built into one.
+pub(super) fn licences_of_crates(directory: &str) -> Result<String, Failed> {
     let packaging = |name: &str| repository_root().join("packaging").join(name).display().to_string();
     let (configuration, template) = (packaging("about.toml"), packaging("about.hbs"));
-    let manifest = repository_root().join("crates/nocopy-cli/Cargo.toml").display().to_string();
+    let manifest = repository_root().join(directory).join("Cargo.toml").display().to_string();
     let what = ["about", "generate", "--locked", "--offline", "--fail"];
     let what = [&what[..], &["--config", &configuration, "--manifest-path", &manifest, &template]].concat();
     CommandStep::cargo("licences of all crates", &what)
@@ -209,7 +213,7 @@ fn follow_tutorial(debian: &CleanRoot, name: &str) -> Outcome {
 
 /// What needs no feature of the kernel, by the user-mode emulator.
 fn try_emulated(unpacked: &Path, architecture: Architecture) -> Outcome {
-    let emulator = format!("qemu-{}-static", architecture.name());
+    let emulator = architecture.emulator();
     let command = unpacked.join(architecture.name()).join("bin/nocopy").display().to_string();
     let expected = format!("nocopy {}", env!("CARGO_PKG_VERSION"));
     let tries = || {

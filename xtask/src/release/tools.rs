@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::Architecture;
+use crate::python_module::Interpreter;
 use crate::step::{CommandStep, Failed};
 use crate::suite::{built_program, install_tool_with_features};
 
@@ -10,11 +11,18 @@ use crate::suite::{built_program, install_tool_with_features};
 /// features that their programs need.
 const SUBCOMMANDS: [[&str; 3]; 2] = [["cargo-deb", "3.8.0", ""], ["cargo-about", "0.9.3", "cli"]];
 
-/// From PyPI, as programs: the linker that knows glibc's older versions, and the subcommand that uses it.
-const PYTHON_PACKAGES: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.1"];
+/// From PyPI, as programs: the linker that knows glibc's older versions, and the subcommand that uses it; what
+/// builds wheels of the Python module, and judges them.
+const PYTHON_PACKAGES: [&str; 4] =
+    ["ziglang==0.17.1", "cargo-zigbuild==0.24.1", "maturin==1.16.0", "abi3audit==0.0.26"];
 
 fn tools_path(name: &str) -> PathBuf {
     built_program("tools", name)
+}
+
+/// A program of the packages from PyPI.
+pub(super) fn python_program(name: &str) -> String {
+    tools_path("python/bin").join(name).display().to_string()
 }
 
 /// `PATH` with these programs first.
@@ -37,15 +45,5 @@ pub(super) fn install_all() -> Result<(), Failed> {
 }
 
 fn install_python_packages() -> Result<(), Failed> {
-    let directory = tools_path("python").display().to_string();
-    let pip = tools_path("python/bin/pip").display().to_string();
-    let installed = CommandStep::new("Python packages there", &pip, &["freeze"]).captured_output();
-    if installed
-        .is_ok_and(|all| PYTHON_PACKAGES.iter().all(|package| all.lines().any(|line| line == *package)))
-    {
-        return Ok(());
-    }
-    CommandStep::new("a directory for Python packages", "python3", &["-m", "venv", &directory]).run()?;
-    let what = [&["install", "--quiet"][..], &PYTHON_PACKAGES].concat();
-    CommandStep::new("install Python packages", &pip, &what).run()
+    Interpreter::at("python3").with_packages(&tools_path("python"), &PYTHON_PACKAGES).map(drop)
 }

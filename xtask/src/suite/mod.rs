@@ -24,6 +24,7 @@ pub(crate) use binaries::{
     TestBinary, build_tests, built_program, install_tool, install_tool_with_features, preloadable,
 };
 use sanitizer::SanitizerFiles;
+pub(crate) use sanitizer::find_sanitizer_runtime;
 
 use crate::gate::{Outcome, StepFailure, TestNote};
 use crate::machine;
@@ -66,7 +67,7 @@ pub(crate) enum Instrumentation {
 }
 
 impl Instrumentation {
-    const fn variables(self) -> &'static [(&'static str, &'static str)] {
+    pub(crate) const fn variables(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Nothing => &[],
             Self::AddressSanitizer => {

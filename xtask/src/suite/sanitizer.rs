@@ -28,7 +28,7 @@ impl SanitizerFiles {
     /// The sanitizer forbids `RTLD_DEEPBIND`, by which nocopy-pcap makes the system's libpcap call itself and
     /// not this library. A copy of libpcap whose file asks for that has the same effect.
     pub(crate) fn prepare() -> Result<Self, Failed> {
-        let runtime = compiler_library_file("libasan.so")?;
+        let runtime = find_sanitizer_runtime()?;
         let system = compiler_library_file(LIBPCAP)?;
         let failed = |error: &str| Failed(format!("{}: {error}", system.display()));
         let bytes = fs::read(&system).map_err(|error| failed(&error.to_string()))?;
@@ -48,6 +48,11 @@ impl SanitizerFiles {
             ("ASAN_OPTIONS", options),
         ]
     }
+}
+
+/// The sanitizer's run-time library, which programs need that were not built for it.
+pub(crate) fn find_sanitizer_runtime() -> Result<PathBuf, Failed> {
+    compiler_library_file("libasan.so")
 }
 
 /// A file in the C compiler's library path.

@@ -1,0 +1,72 @@
+//! The Python module, `crates/nocopy-python`: as a step of the gate it is built with everything else, put
+//! beside the files of its package, and tried by its tests in Python.
+
+mod environment;
+mod trial;
+
+use std::path::{Path, PathBuf};
+
+pub(crate) use environment::{Interpreter, environment_directory};
+pub(crate) use trial::{PythonTests, RUNNER};
+
+use crate::gate::Outcome;
+use crate::step::{CommandStep, Failed, repository_root};
+use crate::suite::built_program;
+
+pub(crate) const CRATE: &str = "crates/nocopy-python";
+
+/// Where the package is put together, and what it is tried with.
+pub(crate) const DIRECTORY: &str = "target/python-module";
+
+/// What cargo calls the module, and what Python calls it.
+pub(crate) const BUILT: &str = "libnocopy_python.so";
+const LOADED: &str = "nocopy/_nocopy.abi3.so";
+
+/// The package that arrays come from; this version is for Python 3.11 and newer ones.
+pub(crate) const NUMPY: &str = "numpy==2.4.6";
+
+const STEP: &str = "Python module";
+
+/// The gate's step.
+pub(crate) fn test_built_module() -> Outcome {
+    let Some(interpreter) = interpreter_with_numpy() else {
+        return Outcome::unavailable(
+            STEP,
+            "Python 3.11 or newer with numpy, or PyPI, where numpy comes from",
+        );
+    };
+    let package = build_module().and_then(|module| put_together(&module, "package"));
+    match package {
+        Ok(package) => PythonTests::with_package(&package).run(&interpreter),
+        Err(failed) => failed.into(),
+    }
+}
+
+/// The first one that is there: one of this machine with numpy, or one to which numpy is added.
+fn interpreter_with_numpy() -> Option<Interpreter> {
+    let usable: Vec<Interpreter> = Interpreter::all_usable().collect();
+    let with_numpy = usable.iter().find(|interpreter| interpreter.has_package("numpy"));
+    with_numpy.cloned().or_else(|| usable.first()?.with_numpy().ok())
+}
+
+/// Builds the module with the features of all other builds, so that most of it is there: see its test.
+fn build_module() -> Result<PathBuf, Failed> {
+    let what = ["test", "--workspace", "--all-features", "--no-run", "--test", "module"];
+    CommandStep::cargo("build the module", &what).run()?;
+    Ok(built_program("debug/deps", BUILT))
+}
+
+/// Puts a module beside the package's files, in a directory of that name; returns it.
+pub(crate) fn put_together(module: &Path, name: &str) -> Result<PathBuf, Failed> {
+    let package = repository_root().join(DIRECTORY).join(name);
+    let sources = repository_root().join(CRATE).join("python/.").display().to_string();
+    let [module, to, loaded] =
+        [module, &package, &package.join(LOADED)].map(|path| path.display().to_string());
+    crate::step::run_steps(&[
+        CommandStep::new("no package of before", "rm", &["-rf", &to]),
+        CommandStep::new("a directory for the package", "mkdir", &["-p", &to]),
+        CommandStep::new("the package's files", "cp", &["-r", &sources, &to]),
+        CommandStep::new("the module beside them", "cp", &[&module, &loaded]),
+    ])?;
+    Ok(package)
+}
