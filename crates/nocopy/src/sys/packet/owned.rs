@@ -244,6 +244,16 @@ impl BlockReader {
         Some(Captured { bytes: &rest[first..first + len], original_bytes, time_ns, vlan, outgoing })
     }
 
+    /// The memory in which the block's packets lie, with headers between them; the VLAN tags of packets that
+    /// were returned are in their places.
+    pub fn memory(&self) -> &[u8] {
+        let memory = &self.block.ring.memory;
+        let bytes = (memory.block_bytes() - OURS_OFFSET) as usize;
+        let start = memory.block_pointer(self.block.block, OURS_OFFSET);
+        // SAFETY: as in `bytes_mut`; nothing of ours writes while this is borrowed.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }
+    }
+
     /// Drops the block without returning it to the kernel: for forked children, whose parent uses the same
     /// memory.
     pub fn disown(mut self) {
@@ -415,5 +425,19 @@ mod tests {
         let mut reader = OwnedBlocks::new(memory()).take_block().unwrap().0.into_reader();
         assert!(reader.next_packet().is_some() && reader.next_packet().is_none());
         assert_eq!((reader.packets_left(), reader.malformed_count()), (0, 4));
+    }
+
+    #[test]
+    fn packets_lie_in_the_memory_of_their_block() {
+        let memory = block_memory_with(64, 1, Some((64, header_with(100, 60, 0))));
+        let (mut block, _) = OwnedBlocks::new(memory).take_block().unwrap();
+        let expected = 164 - OURS_OFFSET as usize;
+        block.bytes_mut()[expected] = 7;
+        let mut reader = block.into_reader();
+        let packet = reader.next_packet().unwrap();
+        let (start, bytes) = (packet.bytes.as_ptr().addr(), packet.bytes.len());
+        let memory = reader.memory();
+        assert_eq!((start - memory.as_ptr().addr(), bytes), (expected, 60));
+        assert_eq!((memory[expected], memory.len()), (7, (4096 - OURS_OFFSET) as usize));
     }
 }
