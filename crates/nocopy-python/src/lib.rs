@@ -18,7 +18,8 @@
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!
 //! ```text
-//! udp
+//! capture  udp
+//! packets  filter
 //! half  account  settings
 //! exported  memory  address
 //! error
@@ -27,10 +28,13 @@
 
 mod account;
 mod address;
+mod capture;
 mod error;
 mod exported;
+mod filter;
 mod half;
 mod memory;
+mod packets;
 mod settings;
 mod udp;
 
@@ -42,5 +46,6 @@ fn nocopy_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     error::add_classes(module)?;
     module.add_class::<memory::Memory>()?;
+    capture::add_classes(module)?;
     udp::add_classes(module)
 }

@@ -40,12 +40,22 @@ impl Memory {
         Self::with_owner(first, bytes, false, owner)
     }
 
-    /// Bytes that nothing writes while that owner lives.
+    /// Memory that Python may only read.
     ///
     /// # Safety
-    /// That is so, and the owner can be moved without them.
-    pub(crate) unsafe fn part(first: *mut u8, bytes: usize, owner: impl Any + Send) -> Self {
-        Self::with_owner(first, bytes, false, Box::new(owner))
+    /// The bytes can be read while the owner lives, and it can be moved without them. Those that somebody
+    /// may write meanwhile are documented for the user.
+    pub(crate) unsafe fn readable(first: *const u8, bytes: usize, owner: impl Any + Send) -> Self {
+        Self::with_owner(first.cast_mut(), bytes, false, Box::new(owner))
+    }
+
+    /// Where its bytes begin. They are to be read through pointers only.
+    pub(crate) fn first(&self) -> *const u8 {
+        self.first
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.load(Relaxed)
     }
 
     /// Memory that Python may write.
@@ -143,19 +153,19 @@ fn sent() -> PyErr {
     PyBufferError::new_err("buffer: it was sent, and has no bytes any more; take another")
 }
 
-/// Where an array lies in a memory. Strides in bytes.
-pub(crate) struct Layout<'a> {
+/// Where an array lies in a memory. Strides in bytes; the dtype is its text, or numpy's object.
+pub(crate) struct Layout<'a, D = &'a str> {
     pub(crate) shape: &'a [usize],
-    pub(crate) dtype: &'a str,
+    pub(crate) dtype: D,
     pub(crate) offset: usize,
     pub(crate) strides: Option<&'a [usize]>,
 }
 
 /// An array over that object's memory, which it keeps.
-pub(crate) fn array_over<'py>(
+pub(crate) fn array_over<'py, D: IntoPyObject<'py> + Copy>(
     py: Python<'py>,
     memory: &Bound<'py, PyAny>,
-    layout: &Layout<'_>,
+    layout: &Layout<'_, D>,
 ) -> PyResult<Bound<'py, PyAny>> {
     static NDARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let ndarray = NDARRAY.import(py, "numpy", "ndarray")?;
@@ -184,10 +194,20 @@ pub(crate) fn array_of_rows(py: Python<'_>, bytes: Vec<u8>, shape: [usize; 2]) -
     array_over_vector(py, bytes, &Layout { shape: &shape, dtype: "u1", offset: 0, strides: None })
 }
 
-fn array_over_vector<'py, T: Copy + Send + 'static>(
+/// As [`array_of`], of bytes that are `count` values of a dtype of numpy's.
+pub(crate) fn array_of_bytes<'py>(
+    py: Python<'py>,
+    bytes: Vec<u8>,
+    count: usize,
+    dtype: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    array_over_vector(py, bytes, &Layout { shape: &[count], dtype, offset: 0, strides: None })
+}
+
+fn array_over_vector<'py, T: Copy + Send + 'static, D: IntoPyObject<'py> + Copy>(
     py: Python<'py>,
     mut records: Vec<T>,
-    layout: &Layout<'_>,
+    layout: &Layout<'_, D>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (first, bytes) = (records.as_mut_ptr(), size_of_val(&records[..]));
     // SAFETY: the vector's memory stays where it is when the vector is moved, and nothing else uses it.

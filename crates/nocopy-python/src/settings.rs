@@ -42,3 +42,13 @@ pub(crate) fn by_name<T: Copy + std::fmt::Display>(argument: &str, name: &str, a
         PyValueError::new_err(format!("{argument}: '{name}' is not known; give one of {}", names.join(", ")))
     })
 }
+
+/// Seconds as a duration; `argument` is the keyword.
+///
+/// # Errors
+/// `ValueError`: negative, not a number, or more than any process runs.
+pub(crate) fn duration(argument: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| *time < Duration::from_secs(1 << 30)).ok_or_else(
+        || PyValueError::new_err(format!("{argument}: {seconds} s is no time; give seconds from 0 on")),
+    )
+}

@@ -1,8 +1,10 @@
 """Zero-copy network I/O for stock Linux: packets, datagrams and messages as numpy arrays."""
 
 from nocopy._nocopy import (
+    Block,
     Buffer,
     Burst,
+    Capture,
     Chunk,
     Error,
     Field,
@@ -22,8 +24,10 @@ from nocopy._nocopy import (
 )
 
 __all__ = [
+    "Block",
     "Buffer",
     "Burst",
+    "Capture",
     "Chunk",
     "Error",
     "Field",

@@ -244,7 +244,7 @@ impl Chunk {
         let chunk = Arc::new(chunk);
         let flags: *const [bool] = chunk.present();
         // SAFETY: the flags lie in the chunk's memory, which the owner keeps.
-        let flags = unsafe { Memory::part(flags.cast::<u8>().cast_mut(), flags.len(), Arc::clone(&chunk)) };
+        let flags = unsafe { Memory::readable(flags.cast::<u8>(), flags.len(), Arc::clone(&chunk)) };
         let present = array_over(
             py,
             Bound::new(py, flags)?.as_any(),
