@@ -103,11 +103,12 @@ class Pair:
             _check(LIBC.setns(home, CLONE_NEWNET))
             os.close(home)
 
-    def raw_socket(self, namespace, name):
-        """A packet socket at that end, to send and to receive whole packets."""
+    def raw_socket(self, namespace, name, kind=0):
+        """A packet socket at that end: sends whole packets, and receives those of that EtherType."""
         with self.inside(namespace):
             raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        raw.bind((name, 0))
+        raw.settimeout(10)
+        raw.bind((name, kind))
         self.files.callback(raw.close)
         return raw
 
