@@ -143,17 +143,27 @@ impl Endpoint {
     ) -> Result<Message<'_>, Error> {
         let deadline = Instant::now().checked_add(timeout);
         let wanted = (to, Kind::Response(self.request_by(request.into(), to, deadline)?));
+        self.response_by(wanted, deadline)?.ok_or(Error::TimedOut { timeout })
+    }
+
+    /// Waits for the response to a request: `wanted` is its peer, and its kind. `None` if none has come by
+    /// then.
+    pub(super) fn response_by(
+        &mut self,
+        wanted: (Peer, Kind),
+        deadline: Option<Instant>,
+    ) -> Result<Option<Message<'_>>, Error> {
         loop {
             if let Some(next) = self.find_response(wanted)? {
-                return Ok(self.0.read(next));
+                return Ok(Some(self.0.read(next)));
             }
             // Before the look: a connection may end by that, and without one nothing would end the wait.
             self.send_first();
-            if self.is_gone(to) {
+            if self.is_gone(wanted.0) {
                 return Err(Error::Lost);
             }
             if is_over(deadline) {
-                return Err(Error::TimedOut { timeout });
+                return Ok(None);
             }
             self.take_due(Patience::Until(deadline), false)?;
         }

@@ -61,6 +61,7 @@ mod payload;
 mod placing;
 mod received;
 mod receiving;
+mod repeated;
 mod sending;
 mod sent_shares;
 mod shared;
