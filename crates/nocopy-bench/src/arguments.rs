@@ -15,7 +15,7 @@ pub struct BenchArguments {
     /// What to measure (default: the main jobs in one table, in less than a minute).
     #[arg(value_name = "WORKLOAD", value_parser = workload_parser())]
     pub(crate) workloads: Vec<&'static Workload>,
-    /// Measure everything, which takes about 18 minutes.
+    /// Measure everything, which takes about 22 minutes.
     #[arg(long, conflicts_with = "workloads")]
     pub all: bool,
     /// Repeat what five published zero-copy systems measured, and print it beside their figures, in about 5
@@ -63,6 +63,10 @@ pub struct BenchArguments {
     /// to have a ratio.
     #[arg(long = "method", value_name = "METHOD", value_parser = PossibleValuesParser::new(list::method_names()))]
     pub methods: Vec<String>,
+    /// The interpreter of the workload 'python', with the packages that are compared (default: the one that
+    /// 'cargo xtask python' makes below the present directory, otherwise python3).
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
 }
 
 fn parse_window(text: &str) -> Result<Duration, String> {

@@ -59,7 +59,7 @@ impl<'a> WorkloadSelection<'a> {
 
     /// The plan; with the ports of `--pair`, if they were taken.
     pub(crate) fn plan(&self, cable: Option<CabledPair>) -> BenchPlan {
-        let BenchArguments { quick, rounds, window, interface, peer, methods, .. } = self.arguments;
+        let BenchArguments { quick, rounds, window, interface, peer, methods, python, .. } = self.arguments;
         let usual = match (self.kind, quick) {
             (SelectionKind::Headline, _) => headline::ROUNDS,
             (SelectionKind::Founding, _) => founding::ROUNDS,
@@ -74,6 +74,7 @@ impl<'a> WorkloadSelection<'a> {
             interfaces: interface.clone().zip(peer.clone()),
             cable,
             without_io_uring: io_uring_refusal(),
+            python: python.clone(),
         }
     }
 

@@ -101,7 +101,7 @@ pub(crate) fn headline_workloads() -> Vec<&'static Workload> {
 pub(crate) fn further_commands() -> String {
     let names: Vec<_> = list::ALL.iter().map(|workload| workload.name).collect();
     let one = wrap_text(&format!("one: nocopy bench {}", names.join(" | ")));
-    format!("see all: nocopy bench --all (about 18 minutes) · how: nocopy bench --explain\n{one}\n")
+    format!("see all: nocopy bench --all (about 22 minutes) · how: nocopy bench --explain\n{one}\n")
 }
 
 pub(crate) fn print_footer(report: &Report) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! Where, how often, and by which methods to measure.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nocopy::udp::{Method, Socket};
@@ -27,6 +28,8 @@ pub(crate) struct BenchPlan {
     /// Why methods of io_uring cannot be measured here, if they cannot: old kernels have none, and sandboxes
     /// refuse it.
     pub without_io_uring: Option<String>,
+    /// The interpreter of the programs in Python, if it was named.
+    pub python: Option<PathBuf>,
 }
 
 impl BenchPlan {

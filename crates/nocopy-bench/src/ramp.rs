@@ -41,9 +41,9 @@ pub(crate) struct RateStep<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Throughput {
     /// Packets that reached the interface.
-    offered: u64,
-    reading: WindowReading,
-    machine_busy: Duration,
+    pub offered: u64,
+    pub reading: WindowReading,
+    pub machine_busy: Duration,
 }
 
 impl Throughput {
@@ -119,7 +119,7 @@ pub(crate) fn measure_rate(
     Ok(Throughput { offered, reading, machine_busy })
 }
 
-fn send_at_rate(generator: &Generator, rate: RateStep<'_>) -> io::Result<Duration> {
+pub(crate) fn send_at_rate(generator: &Generator, rate: RateStep<'_>) -> io::Result<Duration> {
     let RateStep { kpps, step, frame } = rate;
     let (start, mut sent) = (Instant::now(), 0_u64);
     loop {
@@ -143,7 +143,7 @@ fn send_at_rate(generator: &Generator, rate: RateStep<'_>) -> io::Result<Duratio
 
 /// Packets that have arrived on an interface of this thread's network namespace, whichever program received
 /// them: packets lost before it are no program's loss.
-fn packets_arrived(interface: &str) -> io::Result<u64> {
+pub(crate) fn packets_arrived(interface: &str) -> io::Result<u64> {
     let counts = fs::read_to_string("/proc/thread-self/net/dev")?;
     let of_interface =
         counts.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));

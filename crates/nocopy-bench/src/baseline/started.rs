@@ -51,6 +51,29 @@ pub(super) fn is_bound(process: &str, port: u16) -> bool {
         .any(|line| socket_state_at_port(line, port).is_some())
 }
 
+/// What waits in a UDP socket, and what it had no room for since it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UdpQueue {
+    /// With the kernel's own memory for them.
+    pub bytes: u64,
+    pub drops: u64,
+}
+
+/// That of the socket at a port, in the network namespace of this thread.
+pub(crate) fn udp_queue(port: u16) -> io::Result<UdpQueue> {
+    let sockets = read_socket_tables("thread-self", ["udp", "udp6"]);
+    let mut queues = sockets.lines().filter_map(|line| queue_of_socket_at_port(line, port));
+    queues.next().ok_or_else(|| io::Error::other(format!("no UDP socket at port {port}")))
+}
+
+/// The fifth field has the bytes of both queues, in hexadecimal digits; the last one the drops.
+fn queue_of_socket_at_port(line: &str, port: u16) -> Option<UdpQueue> {
+    socket_state_at_port(line, port)?;
+    let (_, bytes) = line.split_whitespace().nth(4)?.split_once(':')?;
+    let drops = line.split_whitespace().last()?.parse().ok()?;
+    Some(UdpQueue { bytes: u64::from_str_radix(bytes, 16).ok()?, drops })
+}
+
 fn read_socket_tables(process: &str, kinds: [&str; 2]) -> String {
     kinds.map(|kind| fs::read_to_string(format!("/proc/{process}/net/{kind}")).unwrap_or_default()).concat()
 }
@@ -110,6 +133,18 @@ mod tests {
         assert_eq!(socket_state_at_port("0: 0100007F:14B4 00000000:0000 0A 0", 5300), Some("0A"));
         assert_eq!(socket_state_at_port("0: 0100007F:14B4 00000000:0000 0A 0", 5301), None);
         assert_eq!(socket_state_at_port("  sl  local_address rem_address   st", 0), None);
+    }
+
+    #[test]
+    fn queue_and_drops_of_a_socket_are_found() {
+        let line = " 2: 0100007F:1BA0 00000000:0000 07 00000000:00001F40 00:00000000 00000000 0 0 77 2 f0 12";
+        assert_eq!(queue_of_socket_at_port(line, 7072), Some(UdpQueue { bytes: 8000, drops: 12 }));
+        assert_eq!(queue_of_socket_at_port(line, 7073), None);
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = receiver.local_addr().unwrap();
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[0; 100], to).unwrap();
+        let queue = udp_queue(to.port()).unwrap();
+        assert!(queue.bytes >= 100 && queue.drops == 0, "{queue:?}");
     }
 
     #[test]

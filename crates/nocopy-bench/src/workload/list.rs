@@ -3,12 +3,12 @@
 use crate::founding;
 
 use super::{
-    Workload, asynchronous, capture, latency, libpcap, messages, nfs, packet_send, record, run_udp, tcp,
-    udp_send,
+    Workload, asynchronous, capture, latency, libpcap, messages, nfs, packet_send, python, record, run_udp,
+    tcp, udp_send,
 };
 
 /// All workloads, in the order in which they are measured.
-pub(crate) const ALL: [&Workload; 17] = [
+pub(crate) const ALL: [&Workload; 18] = [
     &packet_send::PACKET_SEND,
     &capture::CAPTURE,
     &record::RECORD,
@@ -22,6 +22,7 @@ pub(crate) const ALL: [&Workload; 17] = [
     &nfs::NFS_READ,
     &libpcap::LIBPCAP,
     &run_udp::RUN_UDP,
+    &python::PYTHON,
     &latency::ROUND_TRIP,
     &messages::latency::MESSAGE_LATENCY,
     &messages::stream::MESSAGE_STREAM,

@@ -8,6 +8,7 @@ pub(crate) mod list;
 pub(crate) mod messages;
 pub(crate) mod nfs;
 pub(crate) mod packet_send;
+pub(crate) mod python;
 pub(crate) mod record;
 pub(crate) mod run_udp;
 pub(crate) mod tcp;

@@ -1,0 +1,161 @@
+//! Datagrams into one array, sent in bursts and one by one.
+
+use std::io;
+use std::time::Duration;
+
+use nocopy::Cause;
+use nocopy::udp::Receiver;
+use nocopy_report::figure::Figure;
+use nocopy_report::result::Evidence;
+use serde::Serialize;
+
+use super::evidence::of_printed_ledger;
+use super::interpreter::Interpreter;
+use super::program::{Program, ReportCell, RunningProgram};
+use super::{ARRAY_ROWS, DATAGRAM_BYTES, NAME};
+use crate::Failure;
+use crate::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;
+use crate::baseline::datagram_sender::{self, PORT};
+use crate::datagram::DatagramSpec;
+use crate::evidence::result_evidence;
+use crate::series::{Sample, Series, Trial};
+use crate::stage::SitePair;
+use crate::traffic::{ThreadWork, TrafficReadings, run_trial};
+use crate::udp;
+use crate::window::{TrialPhase, WindowGauge};
+
+const BASELINE: &str = "recv_into";
+const RUST: &str = "rust";
+
+const RECV_INTO: Program = Program { method: BASELINE, text: include_str!("programs/recv_into.py") };
+const RECEIVE_INTO: Program =
+    Program { method: "receive_into", text: include_str!("programs/nocopy_receive_into.py") };
+const RECEIVE: Program = Program { method: "receive", text: include_str!("programs/nocopy_receive.py") };
+
+/// How long the program in Rust waits before it looks whether the trial is over; as those in Python.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// The argument of the programs.
+#[derive(Debug, Serialize)]
+struct ReceiveTask {
+    at: String,
+    port: u16,
+    bytes: usize,
+    rows: usize,
+    receive_buffer: usize,
+}
+
+/// With bursts that the sender hands over as one message each, or with datagrams sent one by one.
+pub(super) fn build_series<'a>(
+    stage: &'a SitePair,
+    interpreter: &'a Interpreter,
+    datagrams: DatagramSpec,
+) -> Series<'a> {
+    let trial = |program: Program, baselines| {
+        let trial = ReceiveTrial { stage, datagrams };
+        let run = Box::new(move |duration| trial.run_program(interpreter, program, duration));
+        Trial { method: program.method, variant: None, baselines, run }
+    };
+    let rust = Box::new(move |duration| ReceiveTrial { stage, datagrams }.run_in_rust(duration));
+    let trials = vec![
+        trial(RECV_INTO, &[]),
+        Trial { method: RUST, variant: None, baselines: &[BASELINE], run: rust },
+        trial(RECEIVE_INTO, &[BASELINE, RUST]),
+        trial(RECEIVE, &[BASELINE]),
+    ];
+    let way = if datagrams.a_burst > 1 { "in bursts" } else { "one by one" };
+    Series {
+        workload: NAME,
+        title: format!("{NAME}, {DATAGRAM_BYTES}-byte datagrams received, sent {way}"),
+        sink: Some("an array in memory"),
+        payload_bytes: DATAGRAM_BYTES,
+        link: None,
+        figure: Figure::PacketsPerSecond,
+        trials,
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ReceiveTrial<'a> {
+    stage: &'a SitePair,
+    datagrams: DatagramSpec,
+}
+
+impl<'a> ReceiveTrial<'a> {
+    fn run_program(
+        self,
+        interpreter: &Interpreter,
+        program: Program,
+        duration: Duration,
+    ) -> Result<Sample, Failure> {
+        let site = &self.stage.receiver;
+        let task = ReceiveTask {
+            at: site.ipv4.to_string(),
+            port: PORT,
+            bytes: self.datagrams.bytes,
+            rows: ARRAY_ROWS,
+            receive_buffer: RECEIVE_BUFFER_BYTES,
+        };
+        let failed =
+            || Failure::step(program.method, "run the program", "run it as root, and with --python PATH");
+        let running =
+            site.run_pinned(|| RunningProgram::start(interpreter, program, &task)).map_err(failed())?;
+        let report = ReportCell::default();
+        let follow = running.into_work(&report, TrialPhase::Stop);
+        let mut traffic = self.run_traffic(duration, follow).map_err(failed())?;
+        let report = report.into_report();
+        traffic.receivers[0].cpu = report.cpu;
+        let evidence = of_printed_ledger(&report.output, "received").unwrap_or_else(copied_by_socket);
+        Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
+    }
+
+    fn run_in_rust(self, duration: Duration) -> Result<Sample, Failure> {
+        let receiver = udp::open_receiver(&self.stage.receiver)?;
+        let work: ThreadWork<'_> =
+            Box::new(move |gauge| receive_into_rows(receiver, self.datagrams.bytes, gauge));
+        let failed = Failure::step(RUST, "receive", "raise 'ulimit -l', or free memory");
+        let traffic = self.run_traffic(duration, work).map_err(failed)?;
+        Ok(Sample { traffic, latency: None, evidence: copied_by_socket(), wanted_share: 1.0 })
+    }
+
+    fn run_traffic(self, duration: Duration, receive: ThreadWork<'_>) -> io::Result<TrafficReadings> {
+        let Self { stage, datagrams } = self;
+        let send: ThreadWork<'_> = match datagrams.a_burst {
+            1 => {
+                let socket = datagram_sender::open_sender_socket(stage)?;
+                Box::new(move |gauge| datagram_sender::send_singly(&socket, datagrams, gauge))
+            }
+            _ => {
+                let socket = datagram_sender::open_gso_socket(stage, datagrams)?;
+                Box::new(move |gauge| datagram_sender::send_segmented(&socket, datagrams, gauge))
+            }
+        };
+        run_trial(stage, duration, None, vec![send], vec![receive])
+    }
+}
+
+fn copied_by_socket() -> Evidence {
+    result_evidence(nocopy::Evidence::Copied(Cause::SocketCall))
+}
+
+/// The same as the program of `receive_into`, in Rust.
+fn receive_into_rows(
+    mut receiver: Receiver,
+    row_bytes: usize,
+    gauge: &mut WindowGauge<'_>,
+) -> io::Result<()> {
+    let mut array = vec![0; ARRAY_ROWS * row_bytes];
+    let mut filled = 0;
+    while gauge.may_receive() {
+        let mut count = 0;
+        for datagram in receiver.receive_timeout(PATIENCE)? {
+            let row = &mut array[filled * row_bytes..][..row_bytes];
+            let copied = datagram.len().min(row_bytes);
+            row[..copied].copy_from_slice(&datagram[..copied]);
+            filled = (filled + 1) % ARRAY_ROWS;
+            count += 1;
+        }
+        gauge.count_packets(count);
+    }
+    Ok(())
+}
