@@ -4,24 +4,20 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 
 use crate::address;
 use crate::memory::array_of;
 
-/// What is known about each row that was filled, in arrays: nothing is made for one datagram.
+/// What is known about each row that was filled, in arrays: nothing is made for one datagram. Each array is made
+/// when it is first asked for: a program that only wants their number pays for none.
 #[pyclass(frozen, module = "nocopy")]
 pub(crate) struct ReceivedRows {
-    /// Bytes of each datagram, int64; more than a row has if its end was cut off.
-    #[pyo3(get)]
-    lengths: Py<PyAny>,
-    /// When each arrived, in nanoseconds, uint64; 0 if that is not known (see `receive_times`).
-    #[pyo3(get)]
-    times: Py<PyAny>,
-    /// Of each the sender: `address` (16 bytes; IPv4 as ::ffff:a.b.c.d) and `port`.
-    #[pyo3(get)]
-    sources: Py<PyAny>,
-    each: Vec<SocketAddr>,
+    reports: Vec<RowReport>,
+    lengths: PyOnceLock<Py<PyAny>>,
+    times: PyOnceLock<Py<PyAny>>,
+    sources: PyOnceLock<Py<PyAny>>,
 }
 
 /// As numpy sees an address.
@@ -43,16 +39,24 @@ pub(super) struct RowReport {
 }
 
 impl ReceivedRows {
-    pub(super) fn new(py: Python<'_>, reports: &[RowReport]) -> PyResult<Self> {
-        let lengths = reports.iter().map(|report| report.bytes as i64).collect();
-        let times = reports.iter().map(|report| report.time_ns).collect();
-        let sources = reports.iter().map(|report| source_record(report.from)).collect();
-        Ok(Self {
-            lengths: array_of::<i64>(py, lengths, "i8")?.unbind(),
-            times: array_of::<u64>(py, times, "u8")?.unbind(),
-            sources: array_of::<SourceRecord>(py, sources, SOURCE_DTYPE)?.unbind(),
-            each: reports.iter().map(|report| report.from).collect(),
-        })
+    pub(super) fn new(reports: Vec<RowReport>) -> Self {
+        let (lengths, times, sources) = (PyOnceLock::new(), PyOnceLock::new(), PyOnceLock::new());
+        Self { reports, lengths, times, sources }
+    }
+
+    /// The array of one value of each report.
+    fn array<T: Copy + Send + 'static>(
+        &self,
+        py: Python<'_>,
+        made: &PyOnceLock<Py<PyAny>>,
+        dtype: &str,
+        value: impl Fn(&RowReport) -> T,
+    ) -> PyResult<Py<PyAny>> {
+        let make = || {
+            let values = self.reports.iter().map(value).collect();
+            array_of::<T>(py, values, dtype).map(Bound::unbind)
+        };
+        made.get_or_try_init(py, make).map(|array| array.clone_ref(py))
     }
 }
 
@@ -66,16 +70,34 @@ fn source_record(from: SocketAddr) -> SourceRecord {
 
 #[pymethods]
 impl ReceivedRows {
+    /// Bytes of each datagram, int64; more than a row has if its end was cut off.
+    #[getter]
+    fn lengths(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.array(py, &self.lengths, "i8", |report| report.bytes as i64)
+    }
+
+    /// When each arrived, in nanoseconds, uint64; 0 if that is not known (see `receive_times`).
+    #[getter]
+    fn times(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.array(py, &self.times, "u8", |report| report.time_ns)
+    }
+
+    /// Of each the sender: `address` (16 bytes; IPv4 as ::ffff:a.b.c.d) and `port`.
+    #[getter]
+    fn sources(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.array(py, &self.sources, SOURCE_DTYPE, |report| source_record(report.from))
+    }
+
     /// The address that sent the datagram in that row, as sockets have it.
     fn source<'py>(&self, py: Python<'py>, row: usize) -> PyResult<Bound<'py, PyTuple>> {
-        let from = self.each.get(row).ok_or_else(|| {
-            PyIndexError::new_err(format!("row: {row} was not filled; {} were", self.each.len()))
+        let report = self.reports.get(row).ok_or_else(|| {
+            PyIndexError::new_err(format!("row: {row} was not filled; {} were", self.reports.len()))
         })?;
-        address::to_python(py, *from)
+        address::to_python(py, report.from)
     }
 
     /// Rows that were filled: the first ones.
     fn __len__(&self) -> usize {
-        self.each.len()
+        self.reports.len()
     }
 }

@@ -174,7 +174,7 @@ impl UdpSocket {
         let receiver = &mut *self.receiver.get(py)?;
         let reports = wait(py, timeout, |time| fill_rows(receiver, &rows, time))?.unwrap_or_default();
         self.count_copied(reports.iter().map(|report| report.bytes.min(rows.row_bytes)).sum());
-        ReceivedRows::new(py, &reports)
+        Ok(ReceivedRows::new(reports))
     }
 
     /// Receives by number from now on: the payload of each datagram goes into its row of an array.
