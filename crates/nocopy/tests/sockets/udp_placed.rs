@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use nocopy::udp::{Builder, Field, Message, OpenError, PlacedChunk, PlacedReceiver, Placing, Socket};
+use nocopy::udp::{Builder, Field, Message, Method, OpenError, PlacedChunk, PlacedReceiver, Placing, Socket};
 use nocopy::{Buffer, Cause, Evidence, Pool, Port};
 use nocopy_lab::patience::wait_until;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -324,4 +324,111 @@ async fn chunks_are_received_in_a_tokio_program() {
     let chunk = tokio::time::timeout(PATIENCE, receive).await.expect("in time");
     check_rows(&chunk);
     assert_eq!(chunk.filled(), 3);
+}
+
+/// A burst as one packet, and other datagrams one by one, in an order from a seed.
+struct DisturbedSender {
+    bursts: Socket,
+    single: UdpSocket,
+    to: SocketAddr,
+    random: u64,
+    next: u64,
+    sent: u64,
+}
+
+impl DisturbedSender {
+    fn new(to: SocketAddr, seed: u64) -> Self {
+        let mut bursts = Socket::builder().method(Method::Gso).bind("127.0.0.1:0").unwrap();
+        bursts.connect(to).unwrap();
+        let single = UdpSocket::bind("127.0.0.1:0").unwrap();
+        Self { bursts, single, to, random: seed, next: 0, sent: 0 }
+    }
+
+    /// Knuth's generator.
+    fn below(&mut self, end: u64) -> u64 {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % end
+    }
+
+    fn send_burst(&mut self, numbers: impl ExactSizeIterator<Item = u64>) {
+        self.sent += numbers.len() as u64;
+        let mut burst = vec![0; numbers.len() * DATAGRAM_BYTES];
+        burst
+            .chunks_mut(DATAGRAM_BYTES)
+            .zip(numbers)
+            .for_each(|(datagram, number)| write_datagram(number, datagram));
+        self.bursts.sender().send(Message::segments(Buffer::from(burst), DATAGRAM_BYTES)).unwrap();
+        self.bursts.sender().flush().unwrap();
+    }
+
+    fn send_next(&mut self, rows: u64) {
+        let (count, at) = (1 + self.below(40), self.next);
+        match self.below(18) {
+            0 => self.next += self.below(10),
+            1 => self.next -= self.below(20).min(at),
+            2 => self.next += self.below(100 * rows),
+            3 => self.next = 0,
+            4 => {
+                send_numbers(&self.single, self.to, [at + count]);
+                self.sent += 1;
+            }
+            5 => {
+                // Too short, or too long.
+                let bytes = [0; 2 * DATAGRAM_BYTES];
+                let length = self.below(bytes.len() as u64) as usize;
+                self.single.send_to(&bytes[..length], self.to).unwrap();
+                self.sent += 1;
+            }
+            6 => self.send_burst((0..count as usize).map(|back| at + 40 - back as u64)),
+            7..13 => {
+                self.send_burst((0..count as usize).map(|ahead| at + ahead as u64));
+                self.next += count;
+            }
+            _ => {
+                send_numbers(&self.single, self.to, at..at + count);
+                self.next += count;
+                self.sent += count;
+            }
+        }
+    }
+}
+
+#[test]
+fn every_datagram_is_placed_or_counted() {
+    for seed in 0..48 {
+        let (ring, rows) = (1 + seed as usize % 4, [1, 7, 64, 300][seed as usize / 4 % 4]);
+        let (mut receiver, to) = bind_and_place(Socket::builder(), placing(rows).ring(ring));
+        let mut sender = DisturbedSender::new(to, seed);
+        let (mut kept, mut filled) = (Vec::new(), 0);
+        let mut take = |chunk: PlacedChunk| {
+            check_rows(&chunk);
+            filled += chunk.filled() as u64;
+            chunk
+        };
+        for _ in 0..150 {
+            sender.send_next(rows as u64);
+            match sender.below(12) {
+                0 => kept.extend(receiver.finish().map(&mut take)),
+                1 => std::iter::from_fn(|| receiver.finish()).for_each(|chunk| drop(take(chunk))),
+                2..7 => match receiver.try_receive() {
+                    Ok(chunk) => kept.extend(chunk.map(&mut take)),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}"),
+                },
+                7..10 => kept.clear(),
+                _ => {}
+            }
+            kept.iter().for_each(check_rows);
+        }
+        kept.clear();
+        while receiver.arm().unwrap() {
+            receiver.try_receive().unwrap().map(&mut take);
+        }
+        std::iter::from_fn(|| receiver.finish()).for_each(|chunk| drop(take(chunk)));
+        let stats = receiver.stats();
+        assert_eq!(stats.moved, filled, "{stats}");
+        let counted = ["late", "strays", "short", "long", "double"].map(|name| stats.get(name).unwrap());
+        assert_eq!(stats.get("sk_drops").unwrap_or(0), 0, "the receive buffer was too small");
+        assert_eq!(counted.iter().sum::<u64>() + filled, sender.sent, "seed {seed}: {stats}");
+    }
 }
