@@ -180,11 +180,11 @@ fn gather(source: Source, field: Field) -> Option<(Vec<u8>, Vec<bool>)> {
     values.resize(bytes, 0);
     // Copies of a known length are a load and a store instead of a call.
     let mask = match field.bytes {
-        1 => gather_fields(source, field, &mut values, |from, to| copy::<1>(from, to)),
-        2 => gather_fields(source, field, &mut values, |from, to| copy::<2>(from, to)),
-        4 => gather_fields(source, field, &mut values, |from, to| copy::<4>(from, to)),
-        6 => gather_fields(source, field, &mut values, |from, to| copy::<6>(from, to)),
-        8 => gather_fields(source, field, &mut values, |from, to| copy::<8>(from, to)),
+        1 => gather_fields(source, field, &mut values, copy::<1>),
+        2 => gather_fields(source, field, &mut values, copy::<2>),
+        4 => gather_fields(source, field, &mut values, copy::<4>),
+        6 => gather_fields(source, field, &mut values, copy::<6>),
+        8 => gather_fields(source, field, &mut values, copy::<8>),
         // SAFETY: as `gather_fields` calls it, with as many bytes to be read as the slice has.
         _ => gather_fields(source, field, &mut values, |from, to| unsafe {
             std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());

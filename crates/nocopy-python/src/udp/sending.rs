@@ -26,10 +26,10 @@ pub(super) fn outgoing(object: &Bound<'_, PyAny>, segment: Option<usize>) -> PyR
     if segment == Some(0) {
         return Err(PyValueError::new_err("segment: is 0; give the bytes of each datagram"));
     }
-    if let Ok(memory) = object.cast::<Memory>() {
-        if let Some(buffer) = memory.get().take_buffer()? {
-            return Ok(Outgoing::One(message(buffer.freeze(), segment)));
-        }
+    if let Ok(memory) = object.cast::<Memory>()
+        && let Some(buffer) = memory.get().take_buffer()?
+    {
+        return Ok(Outgoing::One(message(buffer.freeze(), segment)));
     }
     if dimensions(object) < 2 {
         return Ok(match contiguous("data", object, Access::Read)?.into_buffers() {
@@ -79,6 +79,7 @@ pub(super) fn queue(sender: &mut Sender, outgoing: Outgoing, to: Option<SocketAd
 }
 
 fn queue_message(sender: &mut Sender, message: Message, to: Option<SocketAddr>) -> Result<(), Reason> {
+    #[expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
     let send = |sender: &mut Sender, message| match to {
         Some(to) => sender.send_to(message, to),
         None => sender.send(message),

@@ -1,6 +1,7 @@
 //! Placing without sockets: by hand, and compared with an oracle.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use proptest::prelude::*;
 
@@ -265,10 +266,11 @@ impl Oracle {
         }
         let row = position.rem_euclid(self.rows());
         let rows = self.chunks.entry(position - row).or_default();
-        if rows.contains_key(&(row as usize)) {
-            self.counters.double += 1;
-        } else {
-            rows.insert(row as usize, tag);
+        match rows.entry(row as usize) {
+            Entry::Occupied(_) => self.counters.double += 1,
+            Entry::Vacant(free) => {
+                free.insert(tag);
+            }
         }
         while self.chunks.get(&self.start.unwrap()).is_some_and(|rows| rows.len() == self.shape.rows) {
             self.end_first();
