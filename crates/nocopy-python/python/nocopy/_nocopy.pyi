@@ -9,18 +9,24 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, final, overload
 
 import numpy as np
-from numpy.typing import NDArray
-from typing_extensions import Buffer, disjoint_base
+from numpy.typing import DTypeLike, NDArray
+from typing_extensions import Buffer as _HasBuffer, disjoint_base
 
 __all__ = [
+    "Block",
+    "Buffer",
     "Burst",
+    "Capture",
+    "Chunk",
     "Error",
+    "Field",
     "Finished",
     "Full",
     "Gone",
-    "Memory",
+    "NoBuffers",
     "NotConnected",
     "OpenError",
+    "PlacedReceiver",
     "ReceivedRows",
     "Rejected",
     "TooLong",
@@ -41,6 +47,9 @@ _Bytes: TypeAlias = NDArray[np.uint8]
 
 class Error(OSError):
     """An operation failed: fact, cause, what to do. `errno` is the kernel's, if it gave one."""
+
+class NoBuffers(Error):
+    """All memory to receive into is kept by arrays: delete some, and receive again."""
 
 class OpenError(Error):
     """It was not opened."""
@@ -69,8 +78,15 @@ class Gone(Rejected):
     """The peer is no longer connected."""
 
 @final
-class Memory:
-    """Bytes with an owner that keeps them; `numpy.frombuffer` makes an array of them, which is not a copy."""
+class Buffer:
+    """Bytes with the buffer protocol: an empty buffer of a socket, to be filled and sent; or what numpy's arrays
+    over received data hold. `numpy.frombuffer` makes an array of them, which is not a copy."""
+
+    def resize(self, bytes: int) -> None:
+        """Sets how many bytes it has: those are sent. At most as many as at first.
+
+        BufferError: arrays of it exist. ValueError: it holds fewer.
+        """
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -149,11 +165,14 @@ class UdpSocket:
         method: str | None = None,
         receive_buffer: int | None = None,
         send_buffer: int | None = None,
+        receive_pool: tuple[int, int] | None = None,
+        send_pool: tuple[int, int] | None = None,
         group: str | list[str] | None = None,
         multicast: tuple[int, int] | None = None,
         broadcast: bool = False,
         reuse_address: bool = False,
         hop_limit: int | None = None,
+        checksum: Literal["computed", "omitted", "offloaded"] | None = None,
         receive_metadata: bool = False,
         receive_times: bool = False,
         wait: _Wait | None = None,
@@ -163,11 +182,13 @@ class UdpSocket:
         connect: the peer that `send` sends to; only its datagrams are received.
         method: sends only by this method, instead of the one that measures best; a wrong one lists all.
         receive_buffer, send_buffer: bytes that may wait in the kernel.
+        receive_pool, send_pool: (buffers, bytes of each) that the socket receives into and sends from.
         group: also receives from these multicast groups.
         multicast: (index of the interface for groups, their hop limit).
         broadcast: allows broadcasts.
         reuse_address: shares the address with other sockets with this setting.
         hop_limit: TTL or hop limit of datagrams to one host.
+        checksum: of sent datagrams; 'omitted' for IPv4 only.
         receive_metadata: asks for destination and interface of each datagram.
         receive_times: asks for the kernel's time of each datagram.
         wait: how to wait: 'spin', 'interrupt', ('adaptive', seconds of spinning), or ('coalesced', packets,
@@ -193,7 +214,7 @@ class UdpSocket:
     def try_receive(self) -> list[Burst]:
         """As `receive`, without waiting."""
 
-    def receive_into(self, array: Buffer, timeout: float | None = None) -> ReceivedRows:
+    def receive_into(self, array: _HasBuffer, timeout: float | None = None) -> ReceivedRows:
         """Waits for datagrams and copies those that have arrived into rows of an array of two dimensions or
         more, from the first row on; at most as many as it has rows.
 
@@ -201,7 +222,27 @@ class UdpSocket:
         holds objects.
         """
 
-    def send_to(self, data: Buffer, to: _Address, *, segment: int | None = None, flush: bool = True) -> None:
+    def place(
+        self,
+        *,
+        number: Field | tuple[Field, Field],
+        shape: tuple[int, ...],
+        payload: slice | None = None,
+        dtype: DTypeLike | None = None,
+        ring: int = 4,
+        rows_per_heap: int | None = None,
+    ) -> PlacedReceiver:
+        """Receives by number from now on: the payload of each datagram goes into its row of an array. The
+        socket no longer receives itself; it still sends.
+
+        number: where the row's number is; or two fields, of the heap and of the offset in it, as SPEAD has
+            them: then it is heap * rows_per_heap + offset / bytes of a row.
+        shape: of each chunk: (rows, items of a row). dtype: of the items; uint8 without it.
+        payload: where the row's bytes begin in a datagram: slice(16, None); behind the last field without it.
+        ring: chunks that there are; more memory is never taken.
+        """
+
+    def send_to(self, data: _HasBuffer, to: _Address, *, segment: int | None = None, flush: bool = True) -> None:
         """Sends datagrams to an address: a row of an array each; or one buffer as one datagram, or as several
         of `segment` bytes.
 
@@ -211,10 +252,10 @@ class UdpSocket:
         objects.
         """
 
-    def send(self, data: Buffer, *, segment: int | None = None, flush: bool = True) -> None:
+    def send(self, data: _HasBuffer, *, segment: int | None = None, flush: bool = True) -> None:
         """As `send_to`, to the peer to which the socket is connected."""
 
-    def buffer(self) -> Memory | None:
+    def buffer(self) -> Buffer | None:
         """An empty buffer of the socket, to be filled as an array and sent without a copy where the machine
         can; None while all are on their way."""
 
@@ -224,6 +265,13 @@ class UdpSocket:
     def drain(self, timeout: float) -> bool:
         """Hands everything queued to the kernel, and waits until it no longer reads any memory. Returns False
         if that is not so after `timeout` seconds."""
+
+    def errors(self) -> list[tuple[_SocketAddress | None, str | None, str]]:
+        """Errors that the network reported for sent datagrams, such as a refusing host: (to, from, text). Each
+        is returned once."""
+
+    def set_wait(self, wait: _Wait) -> None:
+        """Changes how receiving waits, from the next wait on."""
 
     def reap(self) -> int:
         """What the kernel is done with becomes free. Returns the number of sends that completed."""
@@ -252,6 +300,172 @@ class UdpSocket:
         """Prepares for a wait on `fileno`; True if datagrams are waiting already, and no wait is needed."""
 
     def __iter__(self) -> Iterator[Burst]: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+        /,
+    ) -> None: ...
+
+@final
+class Field:
+    """Where a number is in each datagram: its first byte, and its type, such as '>u8', '<u4', 'u1'. Any number
+    of bytes from 1 to 8 is possible: SPEAD's addresses are '>u6'."""
+
+    def __new__(cls, offset: int, dtype: str) -> Self: ...
+
+@final
+class Chunk:
+    """Rows of consecutive numbers. Its memory returns to the ring when it and its arrays are deleted."""
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The rows, in the shape and type that were asked for; read-only, not copied. Rows whose datagram is
+        missing are zeros."""
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Whether the datagram of each row came."""
+
+    @property
+    def first(self) -> int:
+        """The number of its first row; goes on counting when the field wraps."""
+
+    @property
+    def filled(self) -> int:
+        """Rows that are present."""
+
+@disjoint_base
+class PlacedReceiver:
+    """Receives datagrams into rows of chunks, by a number that each carries. Iterating gives `Chunk`s, in
+    order, each once. Made by `UdpSocket.place`."""
+
+    def receive(self, timeout: float | None = None) -> Chunk | None:
+        """Waits for the next chunk; None if none was complete within `timeout` seconds. NoBuffers: arrays of
+        all chunks of the ring are kept."""
+
+    def try_receive(self) -> Chunk | None:
+        """As `receive`, without waiting."""
+
+    def finish(self) -> Chunk | None:
+        """Ends the oldest chunk that is not complete, and returns it; None if no datagram is in any. For the
+        end of a run."""
+
+    def close(self) -> None:
+        """Closes it. Chunks that are kept stay."""
+
+    def ledger(self) -> dict[str, int]:
+        """Evidence for every byte: how many were not copied, and how many were, by cause."""
+
+    def stats(self) -> dict[str, int]:
+        """All counters; among them `late`, `double`, `foreign`, `short` and `long` datagrams."""
+
+    def explain(self) -> str:
+        """Which way was chosen, and what it was compared with, in words."""
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when datagrams arrive; only to wait on, after `arm`."""
+
+    def arm(self) -> bool:
+        """Prepares for a wait on `fileno`; True if datagrams are waiting already, and no wait is needed."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Chunk: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+        /,
+    ) -> None: ...
+
+@final
+class Block:
+    """Packets that a capture received together. Its memory returns to the kernel when it and its arrays are
+    deleted."""
+
+    @property
+    def data(self) -> _Bytes:
+        """All bytes of the block up to the end of the last packet: uint8, read-only, not copied. Between
+        packets lie the kernel's headers."""
+
+    @property
+    def packets(self) -> NDArray[np.void]:
+        """What is known about each packet, in the order of their arrival: a structured array, read-only:
+        offset (int64, in `data`), length (uint32, captured bytes), original_length (uint32), time (int64,
+        nanoseconds since 1970), vlan (int16; -1 without a tag), outgoing (bool, sent by this host)."""
+
+    def column(self, offset: int, dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """One header field of all packets: (values, mask). The field begins `offset` bytes into the packet.
+        The mask is true where the packet is too short for the field, as in numpy.ma; the value is 0 there.
+
+        ValueError: offset negative, dtype without bytes. TypeError: a dtype of objects.
+        """
+
+    def __len__(self) -> int: ...
+
+@disjoint_base
+class Capture:
+    """A passive capture of an interface, in blocks of packets. Iterating gives `Block`s."""
+
+    def __new__(
+        cls,
+        interface: str,
+        *,
+        filter: str | None = None,
+        blocks: tuple[int, int] | None = None,
+        block_timeout: float | None = None,
+        snap: int | None = None,
+        promiscuous: bool = False,
+        outgoing: bool = False,
+        immediate: bool = False,
+        wait: _Wait | None = None,
+    ) -> Self:
+        """Opens a capture of an interface of this thread's network namespace.
+
+        filter: an expression of pcap-filter(7), or a program as `tcpdump -ddd` prints it.
+        blocks: the bytes of a block, and their number.
+        block_timeout: seconds for which a packet may wait in a block that is not full (at least 0.001).
+        snap: bytes kept of a packet. immediate: a block for each packet, at once.
+
+        Unsupported: the capability CAP_NET_RAW is missing. OpenError: another refusal. ValueError: the filter
+        is not understood.
+        """
+
+    def receive(self, timeout: float | None = None) -> Block | None:
+        """Waits for the next block; None if there was none within `timeout` seconds."""
+
+    def try_receive(self) -> Block | None:
+        """The next block if there is one, otherwise None; does not wait."""
+
+    def next_packet(self) -> tuple[bytes, int, int, bool] | None:
+        """The next packet alone, copied: (bytes, time, original_length, outgoing), or None if there is none;
+        does not wait. Packets of a block that was begun do not come with `receive`."""
+
+    def close(self) -> None:
+        """Closes the capture. Blocks and arrays that the program has stay as they are."""
+
+    def ledger(self) -> dict[str, int]:
+        """Bytes of the received blocks: the kernel copied all of them into the ring, once."""
+
+    def stats(self) -> dict[str, int]:
+        """All counters: `moved` and `bytes` count blocks; `packets` those in them; `tp_packets` what matched
+        the filter; `tp_drops` what was dropped because no block was free."""
+
+    def explain(self) -> str:
+        """How packets are received, in words."""
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when there is a block; only to wait on, after `arm`."""
+
+    def arm(self) -> bool:
+        """Prepares for a wait on `fileno`; True if there is a block already, and no wait is needed."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Block: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
