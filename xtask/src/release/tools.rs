@@ -11,8 +11,8 @@ use crate::suite::{built_program, install_tool_with_features};
 /// features that their programs need.
 const SUBCOMMANDS: [[&str; 3]; 2] = [["cargo-deb", "3.8.0", ""], ["cargo-about", "0.9.3", "cli"]];
 
-/// From PyPI, as programs: the linker that knows glibc's older versions, and the subcommand that uses it; what
-/// builds wheels of the Python module, and judges them.
+/// From PyPI, as programs: the linker that knows glibc's older versions, and the subcommand that uses it;
+/// what builds wheels of the Python module, and judges them.
 const PYTHON_PACKAGES: [&str; 4] =
     ["ziglang==0.17.1", "cargo-zigbuild==0.24.1", "maturin==1.16.0", "abi3audit==0.0.26"];
 
