@@ -57,12 +57,12 @@ impl Interpreter {
         CommandStep::new("Python", &self.program, &["-c", program]).succeeds_quietly()
     }
 
-    /// One with numpy in the directory that all tests share.
-    pub(crate) fn with_numpy(&self) -> Result<Self, Failed> {
+    /// One with these packages in the directory that the gate's tests have.
+    pub(crate) fn with_test_packages(&self, packages: &[&str]) -> Result<Self, Failed> {
         // On Debian what makes such directories is a package of its own.
         match machine::install_python_environments() {
             installed if installed.is_good() => {
-                self.with_packages(&environment_directory("environment"), &[super::NUMPY])
+                self.with_packages(&environment_directory("environment"), packages)
             }
             _ => Err(Failed(
                 "Python: it cannot make directories for packages; install python3-venv".to_owned(),

@@ -25,15 +25,16 @@ const LOADED: &str = "nocopy/_nocopy.abi3.so";
 /// The package that arrays come from; this version is for Python 3.11 and newer ones.
 pub(crate) const NUMPY: &str = "numpy==2.4.6";
 
+/// What the tests need besides it: the examples plot, and scapy is tried on our sockets.
+const TESTED_WITH: [&str; 2] = ["scapy==2.8.0", "matplotlib==3.11.2"];
+
 const STEP: &str = "Python module";
 
 /// The gate's step.
 pub(crate) fn test_built_module() -> Outcome {
-    let Some(interpreter) = interpreter_with_numpy() else {
-        return Outcome::unavailable(
-            STEP,
-            "Python 3.11 or newer with numpy, or PyPI, where numpy comes from",
-        );
+    let Some(interpreter) = interpreter_with_packages() else {
+        let needs = "Python 3.11 or newer with numpy, scapy and matplotlib, or PyPI, where these come from";
+        return Outcome::unavailable(STEP, needs);
     };
     let package = build_module().and_then(|module| put_together(&module, "package"));
     match package {
@@ -42,11 +43,14 @@ pub(crate) fn test_built_module() -> Outcome {
     }
 }
 
-/// The first one that is there: one of this machine with numpy, or one to which numpy is added.
-fn interpreter_with_numpy() -> Option<Interpreter> {
+/// The first one that is there: one of this machine with what the tests need, or one to which that is added.
+fn interpreter_with_packages() -> Option<Interpreter> {
     let usable: Vec<Interpreter> = Interpreter::all_usable().collect();
-    let with_numpy = usable.iter().find(|interpreter| interpreter.has_package("numpy"));
-    with_numpy.cloned().or_else(|| usable.first()?.with_numpy().ok())
+    let has_all = |interpreter: &&Interpreter| {
+        ["numpy", "scapy", "matplotlib"].iter().all(|package| interpreter.has_package(package))
+    };
+    let packages = [&[NUMPY], &TESTED_WITH[..]].concat();
+    usable.iter().find(has_all).cloned().or_else(|| usable.first()?.with_test_packages(&packages).ok())
 }
 
 /// Builds the module with the features of all other builds, so that most of it is there: see its test.

@@ -183,7 +183,7 @@ fn try_with_sanitizer(_: &Release) -> Outcome {
         instrumented.iter().fold(step, |step, (name, value)| step.with_variable(name, value)).run()?;
         let module = repository_root().join(directory).join("debug").join(python_module::BUILT);
         let package = python_module::put_together(&module, "sanitizer")?;
-        let interpreter = Interpreter::usable()?.with_numpy()?;
+        let interpreter = Interpreter::usable()?.with_test_packages(&[NUMPY])?;
         Ok((package, interpreter, suite::find_sanitizer_runtime()?))
     };
     match built() {
