@@ -123,8 +123,9 @@ pub(crate) fn wait<R: Send>(
     mut call: impl FnMut(Duration) -> io::Result<Option<R>> + Send,
 ) -> PyResult<Option<R>> {
     let start = Instant::now();
+    // At first exactly what the caller gave: a socket keeps its timeout, and another one is a system call.
+    let mut left = timeout;
     loop {
-        let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
         let this_wait = left.map_or(WAIT_MAX, |left| left.min(WAIT_MAX));
         if let Some(received) = py.detach(|| call(this_wait)).map_err(error::from_io)? {
             return Ok(Some(received));
@@ -133,5 +134,6 @@ pub(crate) fn wait<R: Send>(
         if left.is_some_and(|left| left <= this_wait) {
             return Ok(None);
         }
+        left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
     }
 }
