@@ -18,7 +18,7 @@
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!
 //! ```text
-//! capture  udp
+//! capture  port  udp
 //! packets  filter
 //! half  account  settings
 //! exported  memory  address
@@ -35,6 +35,7 @@ mod filter;
 mod half;
 mod memory;
 mod packets;
+mod port;
 mod settings;
 mod udp;
 
@@ -47,5 +48,6 @@ fn nocopy_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::add_classes(module)?;
     module.add_class::<memory::Memory>()?;
     capture::add_classes(module)?;
+    port::add_classes(module)?;
     udp::add_classes(module)
 }

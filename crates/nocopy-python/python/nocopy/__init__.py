@@ -1,6 +1,7 @@
 """Zero-copy network I/O for stock Linux: packets, datagrams and messages as numpy arrays."""
 
 from nocopy._nocopy import (
+    Batch,
     Block,
     Buffer,
     Burst,
@@ -15,6 +16,7 @@ from nocopy._nocopy import (
     NotConnected,
     OpenError,
     PlacedReceiver,
+    Port,
     ReceivedRows,
     Rejected,
     TooLong,
@@ -24,6 +26,7 @@ from nocopy._nocopy import (
 )
 
 __all__ = [
+    "Batch",
     "Block",
     "Buffer",
     "Burst",
@@ -38,6 +41,7 @@ __all__ = [
     "NotConnected",
     "OpenError",
     "PlacedReceiver",
+    "Port",
     "ReceivedRows",
     "Rejected",
     "TooLong",

@@ -1,0 +1,12 @@
+//! `nocopy.Port`.
+
+mod batch;
+mod halves;
+mod sending;
+
+use pyo3::prelude::*;
+
+pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<batch::Batch>()?;
+    module.add_class::<halves::Port>()
+}
