@@ -130,8 +130,8 @@ class L2ListenSocket(SuperSocket):
 
 
 class L2Socket(L2ListenSocket):
-    """Receives and sends whole packets; its own are not received. Scapy sends packets one by one: `outs` is a
-    packet socket of Python's, which does that as fast as a ring would."""
+    """Receives and sends whole packets; its own are not received. `outs` is a packet socket of Python's:
+    as fast as a port for packets sent one by one, and listening sockets see them, which a port goes past."""
 
     desc = "read packets at layer 2 from a capture of nocopy, and write them"
     outgoing = False
