@@ -118,8 +118,8 @@ fn export(argument: &str, object: &Bound<'_, PyAny>, access: Access) -> PyResult
     Ok(buffer)
 }
 
-/// Whether a format (PEP 3118) has Python objects: an `O` that is not part of a field's name, which stands between
-/// colons.
+/// Whether a format (PEP 3118) has Python objects: an `O` that is not part of a field's name, which stands
+/// between colons.
 fn holds_objects(format: &str) -> bool {
     format.split(':').step_by(2).any(|types| types.contains('O'))
 }

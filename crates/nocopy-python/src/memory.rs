@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
-/// Bytes with the buffer protocol: an empty buffer of a socket, to be filled and sent; or what numpy's arrays over
-/// received data hold.
+/// Bytes with the buffer protocol: an empty buffer of a socket, to be filled and sent; or what numpy's arrays
+/// over received data hold.
 #[pyclass(frozen, name = "Buffer", module = "nocopy")]
 pub(crate) struct Memory {
     first: *mut u8,
@@ -71,7 +71,8 @@ impl Memory {
         Self { first, capacity, bytes: AtomicUsize::new(capacity), is_writable, views, owner }
     }
 
-    /// Takes out the buffer of a socket, with its bytes, if Python has no view of them. `None` for other memory.
+    /// Takes out the buffer of a socket, with its bytes, if Python has no view of them. `None` for other
+    /// memory.
     ///
     /// # Errors
     /// `BufferError` with the number of views, or because it was sent.

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer as _HasBuffer, disjoint_base
 
 __all__ = [
+    "Batch",
     "Block",
     "Buffer",
     "Burst",
@@ -27,6 +28,7 @@ __all__ = [
     "NotConnected",
     "OpenError",
     "PlacedReceiver",
+    "Port",
     "ReceivedRows",
     "Rejected",
     "TooLong",
@@ -466,6 +468,143 @@ class Capture:
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> Block: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+        /,
+    ) -> None: ...
+
+@final
+class Batch:
+    """Packets that a port received together. Their frames are the program's until this object and all arrays of
+    it are gone."""
+
+    @property
+    def data(self) -> _Bytes:
+        """The part of the port's memory in which the packets lie: uint8, read-only, not copied. Only these
+        packets are the batch's: what lies between them belongs to others, and may change at any time."""
+
+    @property
+    def packets(self) -> NDArray[np.void]:
+        """What is known about each packet, in the order of their arrival: a structured array, read-only, with
+        the fields of `Block.packets`. The time is 0 if nothing reports it (see `receive_metadata`)."""
+
+    def column(self, offset: int, dtype: DTypeLike) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """One header field of all packets: (values, mask); see `Block.column`."""
+
+    def __len__(self) -> int: ...
+
+@disjoint_base
+class Port:
+    """One queue of one interface, for receiving and sending whole packets.
+
+    Receiving and sending are independent: one thread may receive while another one sends. Iterating gives
+    `Batch`es.
+    """
+
+    def __new__(
+        cls,
+        interface: str,
+        *,
+        queue: int = 0,
+        mode: str | None = None,
+        filter: str | None = None,
+        purpose: Literal["exchange", "capture", "send"] | None = None,
+        frame_count: tuple[int, int] | None = None,
+        ring_sizes: tuple[int, int] | None = None,
+        busy_poll: tuple[float, int] | None = None,
+        batch: int = 1024,
+        wait: _Wait | None = None,
+        promiscuous: bool = False,
+        receive_metadata: bool = False,
+    ) -> Self:
+        """Opens a queue of an interface of this thread's network namespace.
+
+        mode: 'xdp zero-copy', 'xdp copy native', 'xdp copy generic' or 'packet ring'; without it the fastest
+            that works for the purpose. In the AF_XDP modes the port alone gets the packets that match.
+        filter: an expression of pcap-filter(7), or a program as `tcpdump -ddd` prints it.
+        frame_count, ring_sizes: (receive, send). busy_poll: (seconds, packets). batch: the most packets that
+            one call returns.
+
+        Unsupported: a capability is missing, or the kernel is too old. OpenError: another refusal. ValueError:
+        a setting that is not known.
+        """
+
+    @staticmethod
+    def memory_pair(
+        *,
+        frame_count: tuple[int, int] | None = None,
+        ring_sizes: tuple[int, int] | None = None,
+        batch: int = 1024,
+        wait: _Wait | None = None,
+    ) -> tuple[Port, Port]:
+        """Two linked ports in this process: each receives what the other one sends. For tests, and for
+        learning; needs no privileges."""
+
+    @property
+    def mode(self) -> str:
+        """How packets move between the port and the kernel."""
+
+    @property
+    def queue(self) -> int:
+        """The port's queue."""
+
+    def balance(self) -> dict[str, int | bool]:
+        """Where all frames are: total, free, in_use, lent_rx, lent_tx, retired, and is_balanced: whether each
+        was found once. Exact only while no call is running."""
+
+    def receive(self, timeout: float | None = None) -> Batch | None:
+        """Waits for packets and returns those that have arrived; None if none came within `timeout` seconds."""
+
+    def try_receive(self) -> Batch | None:
+        """As `receive`, without waiting."""
+
+    def send(self, data: _HasBuffer, timeout: float | None = None, *, flush: bool = True) -> int:
+        """Sends packets: a row of an array each, or one buffer as one packet; whole Ethernet frames. Their
+        bytes are copied into the port's frames, which `ledger` counts. Waits for free frames, for at most
+        `timeout` seconds, and returns the number of packets that were queued.
+
+        TooLong: the rows are longer than a packet of this port; then nothing is sent.
+        """
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Hands everything queued to the kernel. With a timeout, returns False if something is left then."""
+
+    def drain(self, timeout: float) -> bool:
+        """Hands everything queued to the kernel, and waits until it has sent it. Returns False if that is not
+        so after `timeout` seconds."""
+
+    def reap(self) -> int:
+        """Takes frames back that the kernel has sent. Returns their number."""
+
+    def in_flight(self) -> int:
+        """Frames queued, or not yet sent by the kernel."""
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """Waits for packets to be sent for at most `timeout` seconds, and closes the port. Returns False if
+        something was given up. Batches and arrays that the program has stay as they are."""
+
+    def ledger(self) -> dict[str, Any]:
+        """Evidence for every byte, by half: how many were not copied, and how many were, by cause. Beside
+        them, how many `send` copied from arrays into frames."""
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """All counters, by half."""
+
+    def explain(self) -> str:
+        """The port's mode, and why others were refused, in words."""
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when packets arrive; only to wait on, after `arm`."""
+
+    def arm(self) -> bool:
+        """Prepares for a wait on `fileno`; True if packets are waiting already, and no wait is needed."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Batch: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,

@@ -25,8 +25,8 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// The datagrams of a burst, whose last one becomes a burst of its own if it is shorter: an array has rows
-    /// of one length.
+    /// The datagrams of a burst, whose last one becomes a burst of its own if it is shorter: an array has
+    /// rows of one length.
     pub(super) fn of_equal_lengths(py: Python<'_>, burst: OwnedBurst) -> PyResult<Vec<Self>> {
         let (from, metadata, is_truncated) = (burst.source(), burst.metadata(), burst.is_truncated());
         let bytes = burst.len();

@@ -15,8 +15,8 @@ use crate::error;
 use crate::half::{Half, timeout, wait};
 use crate::memory::{Layout, Memory, array_over};
 
-/// Where a number is in each datagram: its first byte, and its type, such as '>u8', '<u4', 'u1'. Any number of
-/// bytes from 1 to 8 is possible: SPEAD's addresses are '>u6'.
+/// Where a number is in each datagram: its first byte, and its type, such as '>u8', '<u4', 'u1'. Any number
+/// of bytes from 1 to 8 is possible: SPEAD's addresses are '>u6'.
 #[pyclass(frozen, from_py_object, module = "nocopy")]
 #[derive(Clone, Copy)]
 pub(crate) struct Field {
@@ -146,8 +146,8 @@ impl PythonPlacedReceiver {
 
 #[pymethods]
 impl PythonPlacedReceiver {
-    /// Waits for the next chunk; None if none was complete within `timeout` seconds. Chunks come in order, each
-    /// once. Raises `NoBuffers` while arrays of all chunks of the ring are kept.
+    /// Waits for the next chunk; None if none was complete within `timeout` seconds. Chunks come in order,
+    /// each once. Raises `NoBuffers` while arrays of all chunks of the ring are kept.
     #[pyo3(signature = (timeout = None))]
     fn receive(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Chunk>> {
         let timeout = self::timeout(timeout)?;
@@ -163,8 +163,8 @@ impl PythonPlacedReceiver {
         self.chunk(py, chunk)
     }
 
-    /// Ends the oldest chunk that is not complete, and returns it; None if no datagram is in any. For the end of
-    /// a run.
+    /// Ends the oldest chunk that is not complete, and returns it; None if no datagram is in any. For the end
+    /// of a run.
     fn finish(&self, py: Python<'_>) -> PyResult<Option<Chunk>> {
         let chunk = self.half.get(py)?.finish();
         self.chunk(py, chunk)
@@ -223,8 +223,8 @@ impl PythonPlacedReceiver {
 /// Rows of consecutive numbers. Its memory returns to the ring when it and its arrays are deleted.
 #[pyclass(frozen, module = "nocopy")]
 pub(crate) struct Chunk {
-    /// The rows, in the shape and type that were asked for; read-only, not copied. Rows whose datagram is missing
-    /// are zeros.
+    /// The rows, in the shape and type that were asked for; read-only, not copied. Rows whose datagram is
+    /// missing are zeros.
     #[pyo3(get)]
     array: Py<PyAny>,
     /// Bool, one a row: whether its datagram came.

@@ -10,8 +10,8 @@ use pyo3::types::PyTuple;
 use crate::address;
 use crate::memory::array_of;
 
-/// What is known about each row that was filled, in arrays: nothing is made for one datagram. Each array is made
-/// when it is first asked for: a program that only wants their number pays for none.
+/// What is known about each row that was filled, in arrays: nothing is made for one datagram. Each array is
+/// made when it is first asked for: a program that only wants their number pays for none.
 #[pyclass(frozen, module = "nocopy")]
 pub(crate) struct ReceivedRows {
     reports: Vec<RowReport>,

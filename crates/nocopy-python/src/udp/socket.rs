@@ -39,12 +39,12 @@ pub(crate) struct UdpSocket {
 impl UdpSocket {
     /// Binds a socket to an address: 'host:port' or (host, port); to any, if none is given.
     ///
-    /// `connect`: the peer, for `send`. `method`: sends only by this one, such as 'gso', instead of the one that
-    /// measures best. `receive_buffer`, `send_buffer`: bytes of the kernel's buffers. `receive_pool`, `send_pool`:
-    /// (buffers, bytes of each) of the socket's own. `group`: multicast groups to join, one or a list. `multicast`:
-    /// (interface index, hops) to send to groups. `checksum`: 'computed', 'omitted' or 'offloaded'.
-    /// `receive_metadata`, `receive_times`: what bursts report. `wait`: 'interrupt', 'spin', ('adaptive', seconds)
-    /// or ('coalesced', packets, seconds).
+    /// `connect`: the peer, for `send`. `method`: sends only by this one, such as 'gso', instead of the one
+    /// that measures best. `receive_buffer`, `send_buffer`: bytes of the kernel's buffers. `receive_pool`,
+    /// `send_pool`: (buffers, bytes of each) of the socket's own. `group`: multicast groups to join, one or a
+    /// list. `multicast`: (interface index, hops) to send to groups. `checksum`: 'computed', 'omitted' or
+    /// 'offloaded'. `receive_metadata`, `receive_times`: what bursts report. `wait`: 'interrupt', 'spin',
+    /// ('adaptive', seconds) or ('coalesced', packets, seconds).
     #[new]
     #[pyo3(signature = (
         address = None, *, connect = None, method = None, receive_buffer = None, send_buffer = None,
@@ -131,8 +131,8 @@ impl UdpSocket {
     }
 
     /// Waits for datagrams and returns those that have arrived, as a list of `Burst`s; an empty list if none
-    /// came within `timeout` seconds. With `gather`, `(array, lengths)`: all copied into one array, with rows of
-    /// the longest one's length.
+    /// came within `timeout` seconds. With `gather`, `(array, lengths)`: all copied into one array, with rows
+    /// of the longest one's length.
     #[pyo3(signature = (timeout = None, *, gather = false))]
     fn receive<'py>(
         &self,
@@ -157,8 +157,8 @@ impl UdpSocket {
         list_of(py, bursts.unwrap_or_default())
     }
 
-    /// Waits for datagrams and copies those that have arrived into rows of an array, from the first row on; at
-    /// most as many as it has rows. Returns what is known about each row that was filled.
+    /// Waits for datagrams and copies those that have arrived into rows of an array, from the first row on;
+    /// at most as many as it has rows. Returns what is known about each row that was filled.
     #[pyo3(signature = (array, timeout = None))]
     fn receive_into(
         &self,
@@ -179,10 +179,11 @@ impl UdpSocket {
 
     /// Receives by number from now on: the payload of each datagram goes into its row of an array.
     ///
-    /// `number`: `Field(offset, dtype)`; or `(heap, offset)`, two fields, as SPEAD has them: then a row's number
-    /// is `heap * rows_per_heap + offset / bytes of a row`. `payload`: where the row's bytes begin, as a slice;
-    /// behind the last field if it is not given. `shape`: of each chunk, (rows, items of a row). `ring`: how many
-    /// chunks there are; more memory is never taken. The socket no longer receives itself; it still sends.
+    /// `number`: `Field(offset, dtype)`; or `(heap, offset)`, two fields, as SPEAD has them: then a row's
+    /// number is `heap * rows_per_heap + offset / bytes of a row`. `payload`: where the row's bytes begin, as
+    /// a slice; behind the last field if it is not given. `shape`: of each chunk, (rows, items of a row).
+    /// `ring`: how many chunks there are; more memory is never taken. The socket no longer receives itself;
+    /// it still sends.
     #[pyo3(signature = (*, number, shape, payload = None, dtype = None, ring = 4, rows_per_heap = None))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword")]
     fn place(
@@ -259,8 +260,8 @@ impl UdpSocket {
         Ok(is_drained.is_some())
     }
 
-    /// Errors that the network reported for sent datagrams, such as a refusing host: a list of (to, from, text),
-    /// with addresses or None. Each is returned once.
+    /// Errors that the network reported for sent datagrams, such as a refusing host: a list of (to, from,
+    /// text), with addresses or None. Each is returned once.
     fn errors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let found = self.sender.get(py)?.errors().map(|PeerError { to, from, error, .. }| {
             let to = to.map(|to| address::to_python(py, to)).transpose()?;
@@ -302,8 +303,8 @@ impl UdpSocket {
         closed.map_err(error::from_io)
     }
 
-    /// Evidence for every byte, by half: how many were not copied, and how many were, by cause. Beside them, how
-    /// many were copied once more, into arrays, because `receive_into` or `gather` asked for it.
+    /// Evidence for every byte, by half: how many were not copied, and how many were, by cause. Beside them,
+    /// how many were copied once more, into arrays, because `receive_into` or `gather` asked for it.
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         dict.set_item("received", ledger_dict(py, self.receiver.get(py)?.ledger())?)?;
@@ -471,8 +472,8 @@ fn gathered<'py>(py: Python<'py>, bursts: &[OwnedBurst]) -> PyResult<Bound<'py, 
     Ok((array, array_of(py, lengths, "i8")?).into_pyobject(py)?.into_any())
 }
 
-/// As many datagrams, and never fewer, has a batch behind which more may wait: the library's batch has as many
-/// buffers. A call that finds nothing costs as much as one that receives a datagram.
+/// As many datagrams, and never fewer, has a batch behind which more may wait: the library's batch has as
+/// many buffers. A call that finds nothing costs as much as one that receives a datagram.
 const FULL_BATCH: usize = 16;
 
 /// Copies what has arrived into the rows.

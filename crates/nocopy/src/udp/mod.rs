@@ -80,7 +80,6 @@
 mod ancillary;
 mod batch;
 mod builder;
-mod burst;
 #[cfg_attr(not(feature = "port"), path = "by_port/absent.rs")]
 mod by_port;
 mod choice;
@@ -106,9 +105,8 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 pub use ancillary::Ancillary;
-pub use batch::{Batch, Datagram, OwnedDatagram};
+pub use batch::{Batch, Burst, Datagram, OwnedDatagram};
 pub use builder::Builder;
-pub use burst::Burst;
 pub use message::{DATAGRAM_BYTES_MAX, Message};
 pub use metadata::Metadata;
 pub use method::Method;
