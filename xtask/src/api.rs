@@ -20,7 +20,7 @@ const DEFAULT_MAX: ItemCounts = ItemCounts { types: 120, functions: 400 };
 const ALL_MAX: ItemCounts = ItemCounts { types: 132, functions: 460 };
 /// The most hidden items: what this workspace's own crates use of the library, in `integration` and as hidden
 /// functions of public types.
-const HIDDEN_MAX: usize = 62;
+const HIDDEN_MAX: usize = 66;
 
 /// Compares the list with the library.
 pub(crate) fn check_committed_list() -> Outcome {

@@ -77,6 +77,8 @@ enum XtaskCommand {
     Bpf,
     /// Build the Python module, and run its tests in Python.
     PythonModule,
+    /// Build the Python module as users have it, beside what `nocopy bench python` compares it with.
+    Python,
     /// Run the tests on real drivers, in emulated machines (see crates/nocopy-vm/README.md).
     Vm {
         /// A command of nocopy-vm with its options (default: run).
@@ -137,6 +139,7 @@ fn main() -> ExitCode {
         }
         XtaskCommand::Bpf => bpf::build_objects(),
         XtaskCommand::PythonModule => return run_gate(run_python_module),
+        XtaskCommand::Python => python_module::build_for_bench(),
         XtaskCommand::Vm { arguments } => vm::run_lab(&arguments),
         XtaskCommand::Nightly(arguments) => return nightly::run_command(&arguments),
         XtaskCommand::Advisories => licences::check_advisories(),

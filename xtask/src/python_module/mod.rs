@@ -28,6 +28,11 @@ pub(crate) const NUMPY: &str = "numpy==2.4.6";
 /// What the tests need besides it: the examples plot, and scapy is tried on our sockets.
 const TESTED_WITH: [&str; 2] = ["scapy==2.8.0", "matplotlib==3.11.2"];
 
+/// Where `nocopy bench python` looks for the package, and for an interpreter with what it is compared with.
+const BENCH: &str = "target/python";
+const COMPARED: [&str; 6] =
+    ["spead2==4.5.1", "pyzmq==27.3.0", "scapy==2.8.0", "pcapy-ng==2.1.0", "dpkt==1.9.8", NUMPY];
+
 const STEP: &str = "Python module";
 
 /// The gate's step.
@@ -60,17 +65,28 @@ fn build_module() -> Result<PathBuf, Failed> {
     Ok(built_program("debug/deps", BUILT))
 }
 
+/// Makes what `nocopy bench python` uses.
+pub(crate) fn build_for_bench() -> Result<(), Failed> {
+    let bench = repository_root().join(BENCH);
+    Interpreter::usable()?.with_packages(&bench.join("venv"), &COMPARED)?;
+    CommandStep::cargo("build the module", &["build", "--release", "--package", "nocopy-python"]).run()?;
+    put_together_in(&built_program("release", BUILT), &bench.join("package")).map(drop)
+}
+
 /// Puts a module beside the package's files, in a directory of that name; returns it.
 pub(crate) fn put_together(module: &Path, name: &str) -> Result<PathBuf, Failed> {
-    let package = repository_root().join(DIRECTORY).join(name);
+    put_together_in(module, &repository_root().join(DIRECTORY).join(name))
+}
+
+fn put_together_in(module: &Path, package: &Path) -> Result<PathBuf, Failed> {
     let sources = repository_root().join(CRATE).join("python/.").display().to_string();
     let [module, to, loaded] =
-        [module, &package, &package.join(LOADED)].map(|path| path.display().to_string());
+        [module, package, &package.join(LOADED)].map(|path| path.display().to_string());
     crate::step::run_steps(&[
         CommandStep::new("no package of before", "rm", &["-rf", &to]),
         CommandStep::new("a directory for the package", "mkdir", &["-p", &to]),
         CommandStep::new("the package's files", "cp", &["-r", &sources, &to]),
         CommandStep::new("the module beside them", "cp", &[&module, &loaded]),
     ])?;
-    Ok(package)
+    Ok(package.to_owned())
 }

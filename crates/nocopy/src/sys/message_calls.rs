@@ -1,5 +1,5 @@
-//! Calls that send and receive messages, by their numbers: musl's functions of these names copy each header and
-//! its control messages first, and make one call for each message of several.
+//! Calls that send and receive messages, by their numbers: musl's functions of these names copy each header
+//! and its control messages first, and make one call for each message of several.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -129,8 +129,8 @@ impl CaptureTrial<'_> {
     }
 }
 
-/// Waits until a program has counted so many packets, or no more for a while. Returns when it counted the last
-/// ones.
+/// Waits until a program has counted so many packets, or no more for a while. Returns when it counted the
+/// last ones.
 fn wait_for_count(running: &RunningProgram, expected: u64) -> io::Result<Instant> {
     let (start, mut last, mut counted) = (Instant::now(), Instant::now(), running.packets()?);
     while counted < expected && last.elapsed() < DRAIN_PAUSE && start.elapsed() < DRAIN_MAX {

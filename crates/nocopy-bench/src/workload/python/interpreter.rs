@@ -34,7 +34,8 @@ const PACKAGES: [&str; 6] = ["numpy", "spead2", "pyzmq", "scapy", "pcapy-ng", "d
 pub(super) struct Interpreter {
     path: PathBuf,
     package: Option<PathBuf>,
-    /// Of packages by name, and the classes of nocopy as `nocopy.Capture`; empty if the interpreter does not run.
+    /// Of packages by name, and the classes of nocopy as `nocopy.Capture`; empty if the interpreter does not
+    /// run.
     versions: BTreeMap<String, String>,
 }
 

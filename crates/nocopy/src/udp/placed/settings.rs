@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_read_wherever_it_lies() {
+    fn a_field_at_any_offset_is_read() {
         let datagram: Vec<u8> = (1..=20).collect();
         for offset in 0..20 {
             for bytes in 1..=8.min(20 - offset) {
