@@ -1,7 +1,6 @@
 """The examples of captures and of scapy run, and print what they should."""
 
 import importlib.util
-import os
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,6 @@ class PacketExamplesTest(PairTest):
         """What it prints while packets are sent again and again. It runs in this thread's namespace."""
         options = (f"-W{option}" for option in sys.warnoptions)
         command = [sys.executable, *options, EXAMPLES / name, *arguments]
-        environment = os.environ | {"MPLCONFIGDIR": tempfile.gettempdir()}
         ended = threading.Event()
 
         def send():
@@ -40,7 +38,7 @@ class PacketExamplesTest(PairTest):
         sending = threading.Thread(target=send)
         sending.start()
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         finally:
             ended.set()
             sending.join()
