@@ -32,7 +32,7 @@ const PCAPY: Program = Program { method: "pcapy-dpkt", text: include_str!("progr
 const CAPTURE: Program = Program { method: "capture", text: include_str!("programs/nocopy_capture.py") };
 
 /// From what scapy can do to what the source makes.
-const RATES: RateRange = RateRange { kpps_min: 5.0, kpps_max: 6000.0 };
+const RATES: RateRange = RateRange { kpps_min: 1.0, kpps_max: 6000.0 };
 
 /// Of each program: small compared with what comes in a step, so that it must keep up.
 const BUFFER_BYTES: usize = 4 << 20;

@@ -52,7 +52,9 @@ def compiled_callback():
 
 
 rows = task["heaps"] * task["heap_rows"]
-chunk_config = spead2.recv.ChunkStreamConfig(items=[spead2.HEAP_CNT_ID], max_chunks=2, place=compiled_callback())
+chunk_config = spead2.recv.ChunkStreamConfig(
+    items=[spead2.HEAP_CNT_ID], max_chunks=2, place=compiled_callback()
+)
 chunk_config.enable_packet_presence(task["payload_bytes"])
 full, free = (spead2.recv.ChunkRingbuffer(task["ring"]) for _ in range(2))
 stream = spead2.recv.ChunkRingStream(
