@@ -66,7 +66,12 @@ fn resolve(py: Python<'_>, name: impl ToSocketAddrs + Send + Sync) -> PyResult<V
 /// As [`lookup`].
 pub(crate) fn first(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<SocketAddr> {
     let found = lookup(argument, object)?.into_iter().next();
-    found.ok_or_else(|| PyValueError::new_err(format!("{argument}: the name has no address; give another")))
+    found.ok_or_else(|| has_none(argument))
+}
+
+/// The exception for a name without an address.
+pub(crate) fn has_none(argument: &str) -> PyErr {
+    PyValueError::new_err(format!("{argument}: the name has no address; give another"))
 }
 
 /// As Python's own sockets give it: `(host, port)`, or for IPv6 `(host, port, flowinfo, scope)`.

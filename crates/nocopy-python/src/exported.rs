@@ -63,14 +63,14 @@ impl Rows {
             let bytes = self.count * self.row_bytes;
             return RowBuffers::Contiguous(buffer_of(self.first, bytes, self.memory));
         }
-        let memory = std::sync::Arc::new(self.memory);
-        let (first, stride, row_bytes) = (self.first, self.stride, self.row_bytes);
-        let row = move |index: usize| {
-            // SAFETY: as in `row`.
-            let start = unsafe { first.add(index * stride) };
-            buffer_of(start, row_bytes, std::sync::Arc::clone(&memory))
-        };
-        RowBuffers::Apart((0..self.count).map(row).collect())
+        RowBuffers::Apart(self.into_each().collect())
+    }
+
+    /// Each row as a buffer to be sent.
+    pub(crate) fn into_each(self) -> impl ExactSizeIterator<Item = Buffer> + Send {
+        let this = std::sync::Arc::new(self);
+        (0..this.count)
+            .map(move |index| buffer_of(this.row(index), this.row_bytes, std::sync::Arc::clone(&this)))
     }
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn rows(argument: &str, object: &Bound<'_, PyAny>, access: Access) ->
     let (shape, strides) = (buffer.shape(), buffer.strides());
     if shape.len() < 2 {
         return Err(PyValueError::new_err(format!(
-            "{argument}: has {} dimension(s), of shape {shape:?}; give an array with a row for each datagram",
+            "{argument}: has {} dimension(s), of shape {shape:?}; give an array with a row for each datagram or message",
             shape.len()
         )));
     }

@@ -4,7 +4,7 @@
 //! ```text
 //!   python/nocopy/__init__.py    classes with coroutines; nocopy.scapy
 //!              │
-//!      capture  port  udp  endpoint       a class for each kind
+//!      capture  port  udp  message        a class for each kind
 //!              │
 //!   received: what came, as arrays        exported: arrays that are sent, or received into
 //!              │                                  │
@@ -18,7 +18,7 @@
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!
 //! ```text
-//! capture  port  udp
+//! capture  port  udp  message
 //! packets  filter
 //! half  account  settings
 //! exported  memory  address
@@ -34,6 +34,7 @@ mod exported;
 mod filter;
 mod half;
 mod memory;
+mod message;
 mod packets;
 mod port;
 mod settings;
@@ -49,5 +50,6 @@ fn nocopy_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<memory::Memory>()?;
     capture::add_classes(module)?;
     port::add_classes(module)?;
-    udp::add_classes(module)
+    udp::add_classes(module)?;
+    message::add_classes(module)
 }

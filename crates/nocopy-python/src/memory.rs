@@ -14,7 +14,7 @@ use pyo3::types::{PyDict, PyType};
 
 /// Bytes with the buffer protocol: an empty buffer of a socket, to be filled and sent; or what numpy's arrays
 /// over received data hold.
-#[pyclass(frozen, name = "Buffer", module = "nocopy")]
+#[pyclass(frozen, subclass, name = "Buffer", module = "nocopy")]
 pub(crate) struct Memory {
     first: *mut u8,
     capacity: usize,

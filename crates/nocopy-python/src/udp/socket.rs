@@ -337,6 +337,21 @@ impl UdpSocket {
         self.receiver.get(py)?.arm().map_err(error::from_io)
     }
 
+    /// A descriptor that becomes readable when sends complete or there is room; only to wait on, after
+    /// `_arm_to_send`.
+    #[pyo3(name = "_sender_fileno")]
+    fn sender_fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
+        Ok(self.sender.get(py)?.as_fd().as_raw_fd())
+    }
+
+    /// Prepares for a wait on `_sender_fileno`; True if there may be room, or memory is free, already.
+    #[pyo3(name = "_arm_to_send")]
+    fn arm_to_send(&self, py: Python<'_>) -> PyResult<bool> {
+        let is_ready = self.sender.get(py)?.arm().map_err(error::from_io)?;
+        crate::exported::release_unused(py);
+        Ok(is_ready)
+    }
+
     fn __iter__(slf: Bound<'_, Self>) -> Bursts {
         Bursts { socket: slf.unbind(), waiting: Vec::new().into_iter() }
     }

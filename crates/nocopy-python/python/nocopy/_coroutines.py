@@ -1,0 +1,177 @@
+"""Coroutines on asyncio's loop, over calls that never wait: the one loop of all classes."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+# Coroutines that find something at once let others run after so many.
+AT_ONCE_MAX = 64
+
+
+class _Wait(NamedTuple):
+    descriptor: int
+    future: asyncio.Future
+
+
+class Coroutines:
+    """Base of the classes whose calls exist as coroutines, too.
+
+    A class gets one by a line: `return await self._receive(self.try_receive, timeout)`.
+    """
+
+    # By role ('receiving', 'sending'): what its coroutine waits for; None while it does not wait.
+    _waits: Any = None
+    _at_once = 0
+    # Of the class itself.
+    arm: Any
+    fileno: Any
+    aclose: Any
+
+    async def _receive(
+        self, attempt: Callable[[], Any], timeout: float | None = None, *, by_event: bool = False
+    ) -> Any:
+        """What `attempt` finds, as soon as it finds something; None when the time is over. With `by_event`,
+        something else may end the wait, too: then None, or what was found.
+        """
+        return await self._repeat("receiving", attempt, self.arm, self.fileno, timeout, by_event)
+
+    async def _repeat(
+        self,
+        role: str,
+        attempt: Callable[[], Any],
+        arm: Callable[[], bool],
+        fileno: Callable[[], int],
+        timeout: float | None,
+        by_event: bool = False,
+    ) -> Any:
+        """Repeats an attempt until it returns something; None when the time is over.
+
+        Everything is taken by the attempt alone, and returned at once: a cancelled wait loses nothing.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        if self._waits is None:
+            self._waits = {}
+        if role in self._waits:
+            raise RuntimeError(
+                f"{type(self).__name__}: {role}: another coroutine waits already; let one at a time wait"
+            )
+        self._waits[role] = None
+        try:
+            await self._let_others_run()
+            while True:
+                found = attempt()
+                if found is not None:
+                    return found
+                if arm():
+                    if by_event:
+                        return attempt()
+                    await asyncio.sleep(0)
+                    continue
+                self._at_once = 0
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._readable(role, fileno())
+                except TimeoutError:
+                    return attempt()
+        finally:
+            del self._waits[role]
+
+    async def _let_others_run(self) -> None:
+        self._at_once += 1
+        if self._at_once >= AT_ONCE_MAX:
+            self._at_once = 0
+            await asyncio.sleep(0)
+
+    async def _readable(self, role: str, descriptor: int) -> None:
+        """Waits until the descriptor is readable. Coroutines of several roles may wait for the same one."""
+        loop = asyncio.get_running_loop()
+        others = self._waiting_for(descriptor)
+        if any(wait.future.get_loop() is not loop for wait in others):
+            raise RuntimeError(
+                f"{type(self).__name__}: {role}: a coroutine of another event loop waits; use one loop"
+            )
+        wait = _Wait(descriptor, loop.create_future())
+        if not others:
+            loop.add_reader(descriptor, self._wake, descriptor)
+        self._waits[role] = wait
+        try:
+            await wait.future
+        finally:
+            # Not if it was closed meanwhile: the number may be that of another descriptor by now.
+            if self._waits[role] is wait:
+                self._waits[role] = None
+                if not self._waiting_for(descriptor):
+                    loop.remove_reader(descriptor)
+
+    def _waiting_for(self, descriptor: int) -> list[_Wait]:
+        waits = (self._waits or {}).values()
+        return [wait for wait in waits if wait is not None and wait.descriptor == descriptor]
+
+    def _wake(self, descriptor: int) -> None:
+        for wait in self._waiting_for(descriptor):
+            if not wait.future.done():
+                wait.future.set_result(None)
+
+    def _end_waits(self) -> None:
+        """Ends all waits, before the descriptors are closed: the next attempt raises."""
+        for role, wait in list((self._waits or {}).items()):
+            if wait is None:
+                continue
+            loop = wait.future.get_loop()
+            if loop.is_running() and loop is not _running_loop():
+                raise RuntimeError(
+                    f"{type(self).__name__}: {role}: a coroutine waits; close it in the thread of its loop"
+                )
+            self._waits[role] = None
+            if not loop.is_closed():
+                loop.remove_reader(wait.descriptor)
+                if not wait.future.done():
+                    wait.future.set_result(None)
+
+    def close(self, *arguments: Any, **keywords: Any) -> Any:
+        self._end_waits()
+        return super().close(*arguments, **keywords)  # type: ignore[misc]
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        await self.aclose()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class SendingCoroutines(Coroutines):
+    """The same for classes that also send."""
+
+    # Of the class itself.
+    flush: Any
+    drain: Any
+    _arm_to_send: Any
+    _sender_fileno: Any
+
+    async def _send(self, attempt: Callable[[], Any], timeout: float | None = None) -> Any:
+        """As `_receive`, for an attempt that needs room to send, or memory to be free again."""
+        return await self._repeat("sending", attempt, self._arm_to_send, self._sender_fileno, timeout)
+
+    async def aflush(self, timeout: float | None = None) -> bool:
+        """As `flush`, without blocking the event loop's thread."""
+        return bool(await self._send(lambda: self.flush(0.0) or None, timeout))
+
+    async def adrain(self, timeout: float | None = None) -> bool:
+        """As `drain`, without blocking the event loop's thread."""
+        return bool(await self._send(lambda: self.drain(0.0) or None, timeout))
+
+    async def aclose(self, timeout: float = 10.0) -> bool:
+        """As `close`, without blocking the event loop's thread."""
+        is_drained = await self.adrain(timeout)
+        return self.close(0.0) and is_drained
