@@ -70,7 +70,8 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     classes.into_iter().try_for_each(|(name, class)| module.add(name, class))
 }
 
-/// The class `TimedOut`: no answer came in time. It is a `TimeoutError`, too, as Python's own sockets raise it.
+/// The class `TimedOut`: no answer came in time. It is a `TimeoutError`, too, as Python's own sockets raise
+/// it.
 fn timed_out(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let class = CLASS.get_or_try_init(py, || {

@@ -97,15 +97,15 @@ class TestOwnership(unittest.TestCase):
         with self.assertRaisesRegex(BufferError, "it was sent"):
             memoryview(buffer)
 
-    def test_received_memory_that_cannot_be_sent_stays(self):
+    def test_received_memory_that_is_sent_stays(self):
         right, left = nocopy.UdpSocket("127.0.0.1:0"), nocopy.UdpSocket("127.0.0.1:0")
         left.send_to(b"hello", right.local_addr())
         (burst,) = right.receive(PATIENCE)
         memory = burst.data.base
         gc.collect()
-        with self.assertRaises(ValueError):
-            right.send_to(memory, left.local_addr())
+        right.send_to(memory, left.local_addr())
         self.assertEqual(burst.data.tobytes(), b"hello")
+        self.assertEqual(left.receive(PATIENCE)[0].data.tobytes(), b"hello")
 
     def test_an_array_is_exported_until_the_kernel_is_done(self):
         right = nocopy.UdpSocket("127.0.0.1:0")
@@ -269,7 +269,7 @@ class TestProcesses(unittest.TestCase):
                     except RuntimeError as error:
                         refused += "belongs to the process that forked this one" in str(error)
                 del right, left, a, b, buffer
-                assert burst.data.sum() == 0
+                del burst  # its memory is not there in the child; nothing reads it
                 own = nocopy.UdpSocket("127.0.0.1:0")
                 own.send_to(b"own", own.local_addr())
                 assert own.receive(10)[0].data.tobytes() == b"own"
