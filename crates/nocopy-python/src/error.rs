@@ -89,11 +89,15 @@ fn timed_out(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
 fn errno_of(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut next = Some(error);
     while let Some(error) = next {
-        let errno = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-        if errno.is_some() {
-            return errno;
+        let Some(io_error) = error.downcast_ref::<io::Error>() else {
+            next = error.source();
+            continue;
+        };
+        if let Some(errno) = io_error.raw_os_error() {
+            return Some(errno);
         }
-        next = error.source();
+        // Its source would be that of what it wraps.
+        next = io_error.get_ref().map(|wrapped| -> &(dyn std::error::Error + 'static) { wrapped });
     }
     None
 }

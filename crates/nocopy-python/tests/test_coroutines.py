@@ -249,5 +249,29 @@ class TestThreads(unittest.TestCase):
             thread.join()
 
 
+class TestOthers(unittest.IsolatedAsyncioTestCase):
+    async def test_a_coroutine_waits_for_a_chunk(self):
+        socket = nocopy.UdpSocket("127.0.0.1:0")
+        sender = nocopy.UdpSocket(connect=socket.local_addr())
+        async with socket.place(number=nocopy.Field(0, ">u8"), shape=(4, 10)) as placed:
+            waiting = asyncio.create_task(placed.areceive(PATIENCE))
+            await asyncio.sleep(0)
+            rows = np.zeros((4, 18), "u1")
+            rows[:, 7] = np.arange(4)
+            await sender.asend(rows[:2])
+            await asyncio.sleep(0.01)
+            await sender.asend(rows[2:])
+            self.assertEqual((await waiting).filled, 4)
+            self.assertIsNone(await placed.areceive(0.01))
+
+    async def test_a_coroutine_waits_for_a_batch(self):
+        left, right = nocopy.Port.memory_pair()
+        self.assertIsNone(await right.areceive(0.01))
+        left.send(np.zeros((3, 60), "u1"))
+        self.assertEqual(len(await right.areceive(PATIENCE)), 3)
+        await left.aclose()
+        await right.aclose()
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -6,7 +6,6 @@ from nocopy._nocopy import (
     Block,
     Buffer,
     Burst,
-    Capture,
     Chunk,
     Error,
     Event,
@@ -22,8 +21,6 @@ from nocopy._nocopy import (
     NotConnected,
     OpenError,
     Peer,
-    PlacedReceiver,
-    Port,
     ReceivedRows,
     Rejected,
     TimedOut,
@@ -33,7 +30,8 @@ from nocopy._nocopy import (
     Unsupported,
     __version__,
 )
-from nocopy._udp import UdpSocket
+from nocopy._packets import Capture, Port
+from nocopy._udp import PlacedReceiver, UdpSocket
 
 __all__ = [
     "Batch",

@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+# Seconds until a descriptor that stays readable is looked at again.
+READABLE_PAUSE = 0.001
+
 # Coroutines that find something at once let others run after so many.
 AT_ONCE_MAX = 64
 
@@ -22,6 +25,8 @@ class Coroutines:
     # By role ('receiving', 'sending'): what its coroutine waits for; None while it does not wait.
     _waits: Any = None
     _at_once = 0
+    # Whether the descriptor may stay readable while there is nothing; then it is looked at every millisecond.
+    _stays_readable = False
     # Of the class itself.
     arm: Any
     fileno: Any
@@ -72,6 +77,10 @@ class Coroutines:
                 try:
                     async with asyncio.timeout_at(deadline):
                         await self._readable(role, fileno())
+                        if self._stays_readable and (found := attempt()) is not None:
+                            return found
+                        if self._stays_readable:
+                            await asyncio.sleep(READABLE_PAUSE)
                 except TimeoutError:
                     return attempt()
         finally:

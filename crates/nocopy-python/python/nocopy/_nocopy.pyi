@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeAlias, final, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from typing_extensions import Buffer as _HasBuffer, disjoint_base
+from typing_extensions import Buffer as _Exporter, disjoint_base
 
 __all__ = [
     "Batch",
@@ -19,19 +19,29 @@ __all__ = [
     "Burst",
     "Capture",
     "Chunk",
+    "Endpoint",
     "Error",
+    "Event",
     "Field",
     "Finished",
     "Full",
     "Gone",
+    "Lost",
+    "Message",
+    "MessageRows",
+    "Messages",
     "NoBuffers",
     "NotConnected",
     "OpenError",
+    "Peer",
     "PlacedReceiver",
     "Port",
     "ReceivedRows",
     "Rejected",
+    "TimedOut",
     "TooLong",
+    "TooManyOthers",
+    "TooManyPeers",
     "UdpSocket",
     "Unsupported",
     "__version__",
@@ -46,6 +56,8 @@ _Wait: TypeAlias = (
     Literal["spin", "interrupt"] | tuple[Literal["adaptive"], float] | tuple[Literal["coalesced"], int, float]
 )
 _Bytes: TypeAlias = NDArray[np.uint8]
+# What has the buffer protocol; numpy says that of its arrays only from Python 3.12 on.
+_HasBuffer: TypeAlias = _Exporter | NDArray[Any]
 
 class Error(OSError):
     """An operation failed: fact, cause, what to do. `errno` is the kernel's, if it gave one."""
@@ -71,7 +83,7 @@ class TooLong(Rejected):
     """It is longer than can be sent."""
 
 class NotConnected(Rejected):
-    """It has no destination."""
+    """There is no connection: it has no destination, or the peer refused, or did not answer."""
 
 class Finished(Rejected):
     """This side has ended its sending."""
@@ -79,7 +91,19 @@ class Finished(Rejected):
 class Gone(Rejected):
     """The peer is no longer connected."""
 
-@final
+class Lost(Error):
+    """The connection ended before the response came."""
+
+class TimedOut(Error, TimeoutError):
+    """No answer came in time."""
+
+class TooManyPeers(Error):
+    """The endpoint has as many peers as it was opened for."""
+
+class TooManyOthers(Error):
+    """Other messages fill the memory for those that are kept while a response is waited for."""
+
+@disjoint_base
 class Buffer:
     """Bytes with the buffer protocol: an empty buffer of a socket, to be filled and sent; or what numpy's arrays
     over received data hold. `numpy.frombuffer` makes an array of them, which is not a copy."""
@@ -224,26 +248,6 @@ class UdpSocket:
         holds objects.
         """
 
-    def place(
-        self,
-        *,
-        number: Field | tuple[Field, Field],
-        shape: tuple[int, ...],
-        payload: slice | None = None,
-        dtype: DTypeLike | None = None,
-        ring: int = 4,
-        rows_per_heap: int | None = None,
-    ) -> PlacedReceiver:
-        """Receives by number from now on: the payload of each datagram goes into its row of an array. The
-        socket no longer receives itself; it still sends.
-
-        number: where the row's number is; or two fields, of the heap and of the offset in it, as SPEAD has
-            them: then it is heap * rows_per_heap + offset / bytes of a row.
-        shape: of each chunk: (rows, items of a row). dtype: of the items; uint8 without it.
-        payload: where the row's bytes begin in a datagram: slice(16, None); behind the last field without it.
-        ring: chunks that there are; more memory is never taken.
-        """
-
     def send_to(self, data: _HasBuffer, to: _Address, *, segment: int | None = None, flush: bool = True) -> None:
         """Sends datagrams to an address: a row of an array each; or one buffer as one datagram, or as several
         of `segment` bytes.
@@ -301,6 +305,8 @@ class UdpSocket:
     def arm(self) -> bool:
         """Prepares for a wait on `fileno`; True if datagrams are waiting already, and no wait is needed."""
 
+    def _sender_fileno(self) -> int: ...
+    def _arm_to_send(self) -> bool: ...
     def __iter__(self) -> Iterator[Burst]: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -342,7 +348,28 @@ class Chunk:
 @disjoint_base
 class PlacedReceiver:
     """Receives datagrams into rows of chunks, by a number that each carries. Iterating gives `Chunk`s, in
-    order, each once. Made by `UdpSocket.place`."""
+    order, each once."""
+
+    def __new__(
+        cls,
+        socket: UdpSocket,
+        *,
+        number: Field | tuple[Field, Field],
+        shape: tuple[int, ...],
+        payload: slice | None = None,
+        dtype: DTypeLike | None = None,
+        ring: int = 4,
+        rows_per_heap: int | None = None,
+    ) -> Self:
+        """Takes over what a socket receives: the payload of each datagram goes into its row of an array. The
+        socket no longer receives itself; it still sends.
+
+        number: where the row's number is; or two fields, of the heap and of the offset in it, as SPEAD has
+            them: then it is heap * rows_per_heap + offset / bytes of a row.
+        shape: of each chunk: (rows, items of a row). dtype: of the items; uint8 without it.
+        payload: where the row's bytes begin in a datagram: slice(16, None); behind the last field without it.
+        ring: chunks that there are; more memory is never taken.
+        """
 
     def receive(self, timeout: float | None = None) -> Chunk | None:
         """Waits for the next chunk; None if none was complete within `timeout` seconds. NoBuffers: arrays of
@@ -605,6 +632,256 @@ class Port:
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> Batch: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+        /,
+    ) -> None: ...
+
+@final
+class Peer:
+    """One connection of an endpoint. Equal to another one only if it is the same; a value is never used again for
+    another connection."""
+
+    @property
+    def index(self) -> int:
+        """A number that no other peer of the endpoint has at the same time, from 0 on: for tables. The same as in
+        the arrays `peers` of received messages."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Event:
+    """What happened to a peer."""
+
+    @property
+    def kind(self) -> Literal["connected", "accepted", "writable", "finished", "closed", "lost"]:
+        """What happened, in one word."""
+
+    @property
+    def peer(self) -> Peer:
+        """The peer."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was lost, in words; otherwise None."""
+
+    @property
+    def address(self) -> _SocketAddress | None:
+        """The peer's address if it is 'connected' or 'accepted'; otherwise None."""
+
+@final
+class Message(Buffer):
+    """A received message. It is kept in the memory where it was received while this object, or an array or view of
+    it, lives; as long the endpoint has less memory to receive into."""
+
+    @property
+    def data(self) -> _Bytes:
+        """The bytes: uint8, one dimension, read-only; where they were received, or copied once if they came in
+        several packets."""
+
+    @property
+    def peer(self) -> Peer:
+        """The peer that sent it."""
+
+    @property
+    def kind(self) -> Literal["plain", "request", "response"]:
+        """A request wants a response with the same `call`."""
+
+    @property
+    def call(self) -> int | None:
+        """The number of the request, for a request or a response; otherwise None."""
+
+    def __bool__(self) -> bool: ...
+
+@disjoint_base
+class MessageRows:
+    """What is known about messages that were received together, in arrays: a row for each, in the order in which
+    they came."""
+
+    @property
+    def lengths(self) -> NDArray[np.uint32]:
+        """Bytes of each message; read-only."""
+
+    @property
+    def peers(self) -> NDArray[np.uint32]:
+        """The peer of each message, its `index`; read-only."""
+
+    @property
+    def kinds(self) -> NDArray[np.uint32]:
+        """What each message is: 0 plain, 1 request, 2 response; read-only."""
+
+    @property
+    def calls(self) -> NDArray[np.uint32]:
+        """The number of each request or response, 0 for plain messages; read-only."""
+
+    def peer(self, row: int) -> Peer:
+        """The peer that sent the message in that row. IndexError: there is no such row."""
+
+    def __len__(self) -> int: ...
+
+@final
+class Messages(MessageRows):
+    """Messages that were received together, with their bytes. `messages[row]` is the array of one message."""
+
+    @property
+    def data(self) -> _Bytes:
+        """Messages of one length: two dimensions, a row for each. ValueError: their lengths differ."""
+
+    @property
+    def bytes(self) -> _Bytes:
+        """The bytes of all messages, one behind another: one dimension."""
+
+    @property
+    def offsets(self) -> NDArray[np.uint64]:
+        """Where each message begins in `bytes`; read-only."""
+
+    def __getitem__(self, row: int, /) -> _Bytes: ...
+
+@disjoint_base
+class Endpoint:
+    """One end of any number of connections, which sends messages and receives them: each once, and those of one
+    peer in order, whatever the network loses."""
+
+    def __new__(
+        cls,
+        address: _Address,
+        *,
+        max_message_bytes: int | None = None,
+        datagram_bytes: int | None = None,
+        crc: bool = False,
+        accept: bool = True,
+        peers_max: int | None = None,
+        keep_alive: float | None = None,
+        dead_after: float | None = None,
+        keep_alive_thread: bool = False,
+        wait: _Wait | None = None,
+        memory: int | None = None,
+        port: str | None = None,
+    ) -> Self:
+        """Binds an endpoint to an address. OpenError: it cannot be bound.
+
+        max_message_bytes: the longest message that is sent and received. datagram_bytes: the longest datagram.
+        crc: a checksum of each packet. accept: whether others may connect. peers_max: how many at once.
+        keep_alive, dead_after: seconds of silence until a peer is asked for a sign of life, and until it is lost.
+        keep_alive_thread: a thread answers while the program computes. memory: bytes for received messages.
+        port: an interface, over which AF_XDP carries the datagrams.
+        """
+
+    def local_addr(self) -> _SocketAddress:
+        """The address that it is bound to: (host, port)."""
+
+    def connect(self, to: _Address, timeout: float | None = None) -> Peer:
+        """Connects to an address; tries all addresses of a name. Gives up after `timeout` seconds for each, and in
+        any case after `dead_after`. NotConnected, TimedOut, TooManyPeers."""
+
+    def start_connect(self, to: _Address) -> Peer:
+        """Begins to connect to an address; an event 'connected' or 'lost' follows. TooManyPeers."""
+
+    def send_to(
+        self, data: _HasBuffer, to: Peer, timeout: float | None = None, *, flush: bool = True
+    ) -> None:
+        """Sends one message: the bytes of a buffer or of an array in one piece. While the peer has no room for it,
+        this waits, for `timeout` seconds at most. With `flush` false it is queued only.
+
+        A message of 256 B and more is sent from where it lies: the array belongs to the endpoint until the peer has
+        acknowledged it. Full: no room in time. TooLong, Finished, Gone.
+        """
+
+    def send_many(
+        self, data: _HasBuffer, to: Peer, timeout: float | None = None, *, flush: bool = True
+    ) -> int:
+        """Sends each row of an array as a message, and returns how many rows were queued: all of them, unless
+        `timeout` seconds are over before the peer has room for the rest. TooLong, Finished, Gone."""
+
+    def request(
+        self, data: _HasBuffer, to: Peer, timeout: float | None = None, *, flush: bool = True
+    ) -> int:
+        """Sends a request, as `send_to` sends a message, and returns its number, which the response has as `call`."""
+
+    def respond(
+        self, data: _HasBuffer, to: Peer, call: int, timeout: float | None = None, *, flush: bool = True
+    ) -> None:
+        """Sends the response to the request with that `call`, as `send_to` sends a message."""
+
+    def call(self, request: _HasBuffer, to: Peer, timeout: float | None = None) -> Message:
+        """Sends a request and waits for its response. Other messages that come meanwhile are received afterwards.
+        TimedOut, Lost, TooManyOthers, and as `send_to`."""
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        """Waits for the next message. None if none came within `timeout` seconds, or if an event ended the wait:
+        see `poll_event`."""
+
+    def try_receive(self) -> Message | None:
+        """The next message if there is one, without waiting."""
+
+    def receive_many(self, timeout: float | None = None) -> Messages:
+        """Waits for messages and returns those that have come, copied once, out of the packets that brought them;
+        65,536 or some 8 MiB at most. Without a message if none came in time, or if an event ended the wait."""
+
+    def receive_into(self, array: _HasBuffer, timeout: float | None = None) -> MessageRows:
+        """Waits for messages and copies those that have come into rows of an array, from the first row on; an array
+        of one dimension is one row. ValueError: the next message is longer than a row; it is kept."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until there is a message or an event; returns whether there is one."""
+
+    def poll_event(self) -> Event | None:
+        """The oldest event that was not returned yet."""
+
+    def finish(self, peer: Peer) -> None:
+        """Ends the direction to a peer, after everything that was sent; the peer gets the event 'finished'. Full,
+        Finished, Gone."""
+
+    def abort(self, peer: Peer) -> None:
+        """Ends a connection at once: what is in flight or was not received is lost."""
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Hands everything queued to the kernel; what the peer has no room for follows later. With a timeout,
+        returns False if the kernel did not take everything in time."""
+
+    def drain(self, timeout: float) -> bool:
+        """Sends everything, and waits until the peers have acknowledged it. Returns False if that is not so after
+        `timeout` seconds."""
+
+    def reap(self) -> int:
+        """Takes back memory of messages that peers have acknowledged. Returns the number of packets."""
+
+    def in_flight(self) -> int:
+        """Packets that the peers have not acknowledged yet."""
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """Finishes all connections, waits until the peers have acknowledged everything, and closes the endpoint.
+        Returns False if something was given up."""
+
+    def peer_stats(self, peer: Peer) -> dict[str, Any] | None:
+        """Of the connection to a peer: address, round_trip and round_trip_min (seconds), window_packets, in_flight,
+        queued and unread (packets). None if it is not connected."""
+
+    def ledger(self) -> dict[str, int]:
+        """Evidence for every byte: how many were not copied, and how many were, by cause. Beside them, how many were
+        copied once more, into arrays."""
+
+    def stats(self) -> dict[str, int]:
+        """All counters."""
+
+    def explain(self) -> str:
+        """How datagrams are carried, and what that was compared with, in words."""
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the endpoint has something to do; only to wait on, after `arm`."""
+
+    def arm(self) -> bool:
+        """Prepares for a wait on `fileno`; True if there is a message or an event already."""
+
+    def _arm_to_send(self) -> bool: ...
+    def _arm_for_outcome(self, peer: Peer) -> bool: ...
+    def _arm_for_response(self, call: int, to: Peer) -> Message | None: ...
+    def _arm_for_finish(self) -> bool: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from nocopy import _nocopy
-from nocopy._coroutines import SendingCoroutines
+from nocopy._coroutines import Coroutines, SendingCoroutines
 
 
 class UdpSocket(SendingCoroutines, _nocopy.UdpSocket):
@@ -38,3 +38,21 @@ class UdpSocket(SendingCoroutines, _nocopy.UdpSocket):
         """As `send`; waits for room in the kernel without blocking the event loop's thread."""
         self.send(data, segment=segment, flush=False)
         await self.aflush()
+
+    def place(self, **settings: Any) -> "PlacedReceiver":
+        """Receives by number from now on: `PlacedReceiver(self, ...)`. The socket no longer receives itself; it
+        still sends."""
+        return PlacedReceiver(self, **settings)
+
+
+class PlacedReceiver(Coroutines, _nocopy.PlacedReceiver):
+    __doc__ = _nocopy.PlacedReceiver.__doc__
+    __module__ = "nocopy"
+
+    async def areceive(self, timeout: float | None = None) -> _nocopy.Chunk | None:
+        """As `receive`, without blocking the event loop's thread. Cancelled, it loses no datagram."""
+        return await self._receive(self.try_receive, timeout)
+
+    async def aclose(self) -> None:
+        """As `close`, which does not wait."""
+        self.close()

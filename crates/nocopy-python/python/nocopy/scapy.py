@@ -74,7 +74,7 @@ class L2ListenSocket(SuperSocket):
     def _capture(self, filter: str | None) -> nocopy.Capture:
         try:
             return nocopy.Capture(
-                self.iface,
+                str(self.iface),
                 filter=filter,
                 promiscuous=self.promisc,
                 outgoing=self.outgoing,
@@ -105,7 +105,7 @@ class L2ListenSocket(SuperSocket):
     def select(sockets: list[SuperSocket], remain: float | None = None) -> list[SuperSocket]:
         """Those sockets from which `recv` returns at once. Waits `conf.recv_poll_rate` seconds at most."""
         ours = [each for each in sockets if isinstance(each, L2ListenSocket)]
-        ready = {each for each in ours if each._has_packet()}
+        ready: set[SuperSocket] = {each for each in ours if each._has_packet()}
         # The kernel does not say that an interface was removed: that is looked at in each call.
         wait = 0.0 if ready else min(conf.recv_poll_rate, conf.recv_poll_rate if remain is None else remain)
         others = [each for each in sockets if each not in ready]

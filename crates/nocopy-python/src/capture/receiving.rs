@@ -1,11 +1,13 @@
 //! The capture.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
 use nocopy::Capture as OpenCapture;
 use nocopy::capture::{Block as OwnedBlock, Captured, OpenError};
 use nocopy::integration::BlockReader;
+use nocopy_proto::errno::ErrorCause;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
@@ -21,7 +23,17 @@ use crate::{error, filter, settings};
 #[pyclass(frozen, subclass, module = "nocopy")]
 pub(crate) struct Capture(Half<Receiving>);
 
+/// The text of an error of a capture; the kernel's errno is its source.
+#[derive(Debug, thiserror::Error)]
+#[error("{interface}: cannot be captured from any more{cause}; {advice}", cause = ErrorCause(.source))]
+struct CaptureError {
+    interface: String,
+    advice: &'static str,
+    source: io::Error,
+}
+
 struct Receiving {
+    interface: String,
     capture: OpenCapture,
     /// A block that is read packet by packet, and has packets left.
     reader: Option<BlockReader>,
@@ -30,21 +42,33 @@ struct Receiving {
 }
 
 impl Receiving {
-    fn read_block(&mut self, time: Option<Duration>) -> std::io::Result<Option<ReadBlock>> {
-        let block = match time {
-            Some(time) => self.capture.receive_timeout(time)?,
-            None => self.capture.try_receive()?,
+    /// An error of the capture, with the name of its interface.
+    fn name_interface(&self, source: io::Error) -> io::Error {
+        let advice = match source.kind() {
+            io::ErrorKind::NetworkDown => "bring the interface up",
+            io::ErrorKind::NotConnected => "the interface was removed; capture another one",
+            _ => "capture it again",
         };
+        io::Error::new(source.kind(), CaptureError { interface: self.interface.clone(), advice, source })
+    }
+
+    fn read_block(&mut self, time: Option<Duration>) -> io::Result<Option<ReadBlock>> {
+        let block = match time {
+            Some(time) => self.capture.receive_timeout(time),
+            None => self.capture.try_receive(),
+        };
+        let block = block.map_err(|error| self.name_interface(error))?;
         let block = block.map(ReadBlock::new);
         self.malformed += block.as_ref().map_or(0, |block| u64::from(block.malformed_count()));
         Ok(block)
     }
 
     /// Calls `read` with the next packet, if there is one; does not wait.
-    fn read_packet<R>(&mut self, read: impl FnOnce(Captured<'_>) -> R) -> std::io::Result<Option<R>> {
+    fn read_packet<R>(&mut self, read: impl FnOnce(Captured<'_>) -> R) -> io::Result<Option<R>> {
         loop {
             if self.reader.is_none() {
-                self.reader = self.capture.try_receive()?.map(OwnedBlock::into_reader);
+                let block = self.capture.try_receive().map_err(|error| self.name_interface(error))?;
+                self.reader = block.map(OwnedBlock::into_reader);
             }
             let Some(reader) = &mut self.reader else { return Ok(None) };
             let packet = reader.next_packet();
@@ -108,7 +132,10 @@ impl Capture {
             builder = builder.wait(settings::wait(wait)?);
         }
         let capture = py.detach(|| builder.open()).map_err(|error| from_open(py, &error))?;
-        Ok(Self(Half::new("Capture", Receiving { capture, reader: None, malformed: 0 })))
+        Ok(Self(Half::new(
+            "Capture",
+            Receiving { interface: interface.to_owned(), capture, reader: None, malformed: 0 },
+        )))
     }
 
     /// Waits for the next block; None if there was none within `timeout` seconds.
@@ -175,7 +202,11 @@ impl Capture {
     fn arm(&self, py: Python<'_>) -> PyResult<bool> {
         let receiving = &mut *self.0.get(py)?;
         // A reader that is kept has packets left.
-        Ok(receiving.reader.is_some() || receiving.capture.arm().map_err(error::from_io)?)
+        if receiving.reader.is_some() {
+            return Ok(true);
+        }
+        let is_ready = receiving.capture.arm().map_err(|error| receiving.name_interface(error));
+        is_ready.map_err(error::from_io)
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -20,7 +20,6 @@ use crate::half::{Half, timeout, wait};
 use crate::{error, exported, filter, settings};
 
 /// Packets of a batch: more than the library's 64, because each batch costs some objects of Python's.
-const BATCH_PACKETS: u32 = 1024;
 
 const MODES: [Mode; 4] = [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
@@ -53,7 +52,7 @@ impl Port {
     #[new]
     #[pyo3(signature = (
         interface, *, queue = 0, mode = None, filter = None, purpose = None, frame_count = None,
-        ring_sizes = None, busy_poll = None, batch = BATCH_PACKETS, wait = None, promiscuous = false, receive_metadata = false
+        ring_sizes = None, busy_poll = None, batch = 1024, wait = None, promiscuous = false, receive_metadata = false
     ))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword, as each is a method of the builder")]
     fn new(
@@ -95,7 +94,7 @@ impl Port {
     /// Two linked ports in this process, `(left, right)`: each receives what the other one sends. For tests,
     /// and for learning; needs no privileges.
     #[staticmethod]
-    #[pyo3(signature = (*, frame_count = None, ring_sizes = None, batch = BATCH_PACKETS, wait = None))]
+    #[pyo3(signature = (*, frame_count = None, ring_sizes = None, batch = 1024, wait = None))]
     fn memory_pair(
         py: Python<'_>,
         frame_count: Option<(u32, u32)>,

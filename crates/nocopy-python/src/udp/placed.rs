@@ -3,13 +3,14 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
-use nocopy::udp::{Field as NumberField, PlacedChunk as OwnedChunk, PlacedReceiver, Placing, Receiver};
+use nocopy::udp::{Field as NumberField, PlacedChunk as OwnedChunk, PlacedReceiver, Placing};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PySlice, PyTuple, PyType};
+use pyo3::types::{PyDict, PySlice, PyString, PyTuple, PyType};
 
 use super::from_open;
+use super::socket::UdpSocket;
 use crate::account::{ledger_dict, stats_dict};
 use crate::error;
 use crate::half::{Half, timeout, wait};
@@ -55,14 +56,14 @@ impl Field {
     }
 }
 
-/// What `UdpSocket.place` was asked for.
-pub(super) struct Request<'a, 'py> {
-    pub(super) number: &'a Bound<'py, PyAny>,
-    pub(super) payload: Option<&'a Bound<'py, PySlice>>,
-    pub(super) shape: Vec<usize>,
-    pub(super) dtype: &'a Bound<'py, PyAny>,
-    pub(super) ring: usize,
-    pub(super) rows_per_heap: Option<u64>,
+/// What was asked for.
+struct Request<'a, 'py> {
+    number: &'a Bound<'py, PyAny>,
+    payload: Option<&'a Bound<'py, PySlice>>,
+    shape: Vec<usize>,
+    dtype: &'a Bound<'py, PyAny>,
+    ring: usize,
+    rows_per_heap: Option<u64>,
 }
 
 /// The shape of the chunks' arrays.
@@ -130,15 +131,6 @@ pub(crate) struct PythonPlacedReceiver {
 }
 
 impl PythonPlacedReceiver {
-    /// Makes one of a socket's receiving half. If the library refuses, that half is closed.
-    pub(super) fn open(py: Python<'_>, half: &Half<Receiver>, request: &Request<'_, '_>) -> PyResult<Self> {
-        let (placing, shape) = request.placing()?;
-        drop(half.get(py)?); // raises if it is closed
-        let receiver = half.take()?.expect("checked, with the interpreter");
-        let placed = py.detach(|| receiver.place(placing)).map_err(|error| from_open(py, &error))?;
-        Ok(Self { half: Half::new("PlacedReceiver", placed), shape: Arc::new(shape) })
-    }
-
     fn chunk(&self, py: Python<'_>, chunk: Option<OwnedChunk>) -> PyResult<Option<Chunk>> {
         chunk.map(|chunk| Chunk::new(py, chunk, &self.shape)).transpose()
     }
@@ -146,6 +138,36 @@ impl PythonPlacedReceiver {
 
 #[pymethods]
 impl PythonPlacedReceiver {
+    /// Takes over what a socket receives; the socket still sends.
+    ///
+    /// `number`: `Field(offset, dtype)`; or `(heap, offset)`, two fields, as SPEAD has them: then a row's
+    /// number is `heap * rows_per_heap + offset / bytes of a row`. `payload`: where the row's bytes begin, as
+    /// a slice; behind the last field if it is not given. `shape`: of each chunk, (rows, items of a row).
+    /// `ring`: how many chunks there are; more memory is never taken. If the library refuses, the socket
+    /// receives no more.
+    #[new]
+    #[pyo3(signature = (socket, *, number, shape, payload = None, dtype = None, ring = 4, rows_per_heap = None))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword")]
+    fn new(
+        py: Python<'_>,
+        socket: &Bound<'_, UdpSocket>,
+        number: &Bound<'_, PyAny>,
+        shape: Vec<usize>,
+        payload: Option<&Bound<'_, PySlice>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        ring: usize,
+        rows_per_heap: Option<u64>,
+    ) -> PyResult<Self> {
+        let byte = PyString::new(py, "u1").into_any();
+        let dtype = dtype.unwrap_or(&byte);
+        let (placing, shape) = Request { number, payload, shape, dtype, ring, rows_per_heap }.placing()?;
+        let half = socket.get().receiver();
+        drop(half.get(py)?); // raises if it is closed
+        let receiver = half.take()?.expect("checked, with the interpreter");
+        let placed = py.detach(|| receiver.place(placing)).map_err(|error| from_open(py, &error))?;
+        Ok(Self { half: Half::new("PlacedReceiver", placed), shape: Arc::new(shape) })
+    }
+
     /// Waits for the next chunk; None if none was complete within `timeout` seconds. Chunks come in order,
     /// each once. Raises `NoBuffers` while arrays of all chunks of the ring are kept.
     #[pyo3(signature = (timeout = None))]

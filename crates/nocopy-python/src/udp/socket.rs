@@ -10,11 +10,10 @@ use nocopy::Pool;
 use nocopy::udp::{Builder, Burst as OwnedBurst, Method, PeerError, Receiver, Sender, Socket, UdpChecksum};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySlice, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::burst::Burst;
 use super::from_open;
-use super::placed::{PythonPlacedReceiver, Request};
 use super::received_rows::{ReceivedRows, RowReport};
 use super::sending;
 use crate::account::{ledger_dict, stats_dict};
@@ -175,31 +174,6 @@ impl UdpSocket {
         let reports = wait(py, timeout, |time| fill_rows(receiver, &rows, time))?.unwrap_or_default();
         self.count_copied(reports.iter().map(|report| report.bytes.min(rows.row_bytes)).sum());
         Ok(ReceivedRows::new(reports))
-    }
-
-    /// Receives by number from now on: the payload of each datagram goes into its row of an array.
-    ///
-    /// `number`: `Field(offset, dtype)`; or `(heap, offset)`, two fields, as SPEAD has them: then a row's
-    /// number is `heap * rows_per_heap + offset / bytes of a row`. `payload`: where the row's bytes begin, as
-    /// a slice; behind the last field if it is not given. `shape`: of each chunk, (rows, items of a row).
-    /// `ring`: how many chunks there are; more memory is never taken. The socket no longer receives itself;
-    /// it still sends.
-    #[pyo3(signature = (*, number, shape, payload = None, dtype = None, ring = 4, rows_per_heap = None))]
-    #[expect(clippy::too_many_arguments, reason = "each is a keyword")]
-    fn place(
-        &self,
-        py: Python<'_>,
-        number: &Bound<'_, PyAny>,
-        shape: Vec<usize>,
-        payload: Option<&Bound<'_, PySlice>>,
-        dtype: Option<&Bound<'_, PyAny>>,
-        ring: usize,
-        rows_per_heap: Option<u64>,
-    ) -> PyResult<PythonPlacedReceiver> {
-        let byte = PyString::new(py, "u1").into_any();
-        let dtype = dtype.unwrap_or(&byte);
-        let request = Request { number, payload, shape, dtype, ring, rows_per_heap };
-        PythonPlacedReceiver::open(py, &self.receiver, &request)
     }
 
     /// Sends datagrams to an address: a row of an array each; or one buffer as one datagram, or as several of
@@ -367,6 +341,10 @@ impl UdpSocket {
 }
 
 impl UdpSocket {
+    pub(super) fn receiver(&self) -> &Half<Receiver> {
+        &self.receiver
+    }
+
     fn count_copied(&self, bytes: usize) {
         self.copied_into_arrays.fetch_add(bytes as u64, Relaxed);
     }

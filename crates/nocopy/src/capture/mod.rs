@@ -21,7 +21,6 @@ pub(crate) mod control;
 pub(crate) mod disk;
 mod open_error;
 
-use nocopy_proto::errno::ErrorCause;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -55,15 +54,6 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The assumed bytes of a packet in a block, until some have arrived.
 const PACKET_BYTES_ASSUMED: u64 = 2048;
-
-/// The text of an error of a capture; the kernel's errno is its source.
-#[derive(Debug, thiserror::Error)]
-#[error("{interface}: cannot be captured from any more{cause}; {advice}", cause = ErrorCause(.source))]
-struct CaptureError {
-    interface: String,
-    advice: &'static str,
-    source: io::Error,
-}
 
 /// A capture of an interface; see the [module](self).
 #[derive(Debug)]
@@ -234,15 +224,12 @@ impl NonblockingCapture {
 
     fn check_interface(&self) -> io::Result<()> {
         self.shared.socket.clear_error()?;
-        let (kind, errno, advice) = match self.query.link_state() {
+        let (kind, errno) = match self.query.link_state() {
             LinkState::Up => return Ok(()),
-            LinkState::Down => (io::ErrorKind::NetworkDown, libc::ENETDOWN, "bring the interface up"),
-            LinkState::Gone => {
-                (io::ErrorKind::NotConnected, libc::ENXIO, "the interface was removed; capture another one")
-            }
+            LinkState::Down => (io::ErrorKind::NetworkDown, libc::ENETDOWN),
+            LinkState::Gone => (io::ErrorKind::NotConnected, libc::ENXIO),
         };
-        let (interface, source) = (self.shared.interface().to_owned(), io::Error::from_raw_os_error(errno));
-        Err(io::Error::new(kind, CaptureError { interface, advice, source }))
+        Err(io::Error::new(kind, io::Error::from_raw_os_error(errno)))
     }
 
     /// Ends the capture: no further packets are captured. Packets already captured can be received; those in
