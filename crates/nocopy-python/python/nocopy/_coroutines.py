@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+# Seconds until each coroutine looks again of those that wait for one descriptor.
+SHARED_PAUSE = 0.005
+
 # Seconds until a descriptor that stays readable is looked at again.
 READABLE_PAUSE = 0.001
 
@@ -64,19 +67,25 @@ class Coroutines:
         self._waits[role] = None
         try:
             await self._let_others_run()
+            is_first_look = True
             while True:
-                found = attempt()
+                try:
+                    found = attempt()
+                    is_ready = found is None and arm()
+                finally:
+                    if is_first_look:
+                        self._wake_others(role)
                 if found is not None:
                     return found
-                if arm():
-                    if by_event:
+                if is_ready:
+                    if by_event or (deadline is not None and loop.time() >= deadline):
                         return attempt()
                     await asyncio.sleep(0)
                     continue
                 self._at_once = 0
                 try:
                     async with asyncio.timeout_at(deadline):
-                        await self._readable(role, fileno())
+                        is_first_look = await self._readable(role, fileno())
                         if self._stays_readable and (found := attempt()) is not None:
                             return found
                         if self._stays_readable:
@@ -85,6 +94,7 @@ class Coroutines:
                     return attempt()
         finally:
             del self._waits[role]
+            self._wake_others(role)
 
     async def _let_others_run(self) -> None:
         self._at_once += 1
@@ -92,8 +102,23 @@ class Coroutines:
             self._at_once = 0
             await asyncio.sleep(0)
 
-    async def _readable(self, role: str, descriptor: int) -> None:
-        """Waits until the descriptor is readable. Coroutines of several roles may wait for the same one."""
+    def _wake_others(self, role: str) -> None:
+        """Lets the coroutines of other roles look again: what this one has taken in may be what they wait for, and
+        the descriptor does not say so any more. They do not wake this one in turn.
+        """
+        loop = _running_loop()
+        for other, wait in (self._waits or {}).items():
+            if other == role or wait is None or wait.future.get_loop() is not loop:
+                continue
+            if not wait.future.done():
+                wait.future.set_result(False)
+
+    async def _readable(self, role: str, descriptor: int) -> bool:
+        """Waits until the descriptor is readable, or another role has looked: then False.
+
+        Coroutines of several roles may wait for the same descriptor. What one of them takes in at a look may be for
+        another one, and the descriptor does not say so: while several wait, all look again after a while.
+        """
         loop = asyncio.get_running_loop()
         others = self._waiting_for(descriptor)
         if any(wait.future.get_loop() is not loop for wait in others):
@@ -105,7 +130,10 @@ class Coroutines:
             loop.add_reader(descriptor, self._wake, descriptor)
         self._waits[role] = wait
         try:
-            await wait.future
+            async with asyncio.timeout(SHARED_PAUSE if others else None):
+                return bool(await wait.future)
+        except TimeoutError:
+            return True
         finally:
             # Not if it was closed meanwhile: the number may be that of another descriptor by now.
             if self._waits[role] is wait:
@@ -120,7 +148,7 @@ class Coroutines:
     def _wake(self, descriptor: int) -> None:
         for wait in self._waiting_for(descriptor):
             if not wait.future.done():
-                wait.future.set_result(None)
+                wait.future.set_result(True)
 
     def _end_waits(self) -> None:
         """Ends all waits, before the descriptors are closed: the next attempt raises."""
@@ -136,7 +164,7 @@ class Coroutines:
             if not loop.is_closed():
                 loop.remove_reader(wait.descriptor)
                 if not wait.future.done():
-                    wait.future.set_result(None)
+                    wait.future.set_result(True)
 
     def close(self, *arguments: Any, **keywords: Any) -> Any:
         self._end_waits()

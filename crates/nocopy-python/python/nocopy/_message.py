@@ -129,7 +129,9 @@ class Endpoint(SendingCoroutines, _nocopy.Endpoint):
                 full = error
                 return None
 
-        sent = attempt() or await self._send(attempt, timeout)
+        sent = attempt()
+        self._wake_others("sending")
+        sent = sent or await self._send(attempt, timeout)
         if sent is None:
             raise full
         return sent[0]
