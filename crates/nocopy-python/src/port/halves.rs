@@ -19,8 +19,6 @@ use crate::account::{ledger_dict, stats_dict};
 use crate::half::{Half, timeout, wait};
 use crate::{error, exported, filter, settings};
 
-/// Packets of a batch: more than the library's 64, because each batch costs some objects of Python's.
-
 const MODES: [Mode; 4] = [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
 /// One queue of one interface, for receiving and sending whole packets.
