@@ -28,3 +28,23 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     }
     Ok(dict)
 }
+
+/// The accounts of both halves of a port or socket.
+pub(crate) fn ledgers_dict(py: Python<'_>, received: Ledger, sent: Ledger) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("received", ledger_dict(py, received)?)?;
+    dict.set_item("sent", ledger_dict(py, sent)?)?;
+    Ok(dict)
+}
+
+/// The counters of both halves of a port or socket.
+pub(crate) fn both_stats_dict<'py>(
+    py: Python<'py>,
+    received: &Stats,
+    sent: &Stats,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("received", stats_dict(py, received)?)?;
+    dict.set_item("sent", stats_dict(py, sent)?)?;
+    Ok(dict)
+}

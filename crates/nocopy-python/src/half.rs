@@ -16,21 +16,32 @@ use crate::{error, exported};
 /// spins, does not end it.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// A half, until it is closed.
-pub(crate) struct Half<T> {
-    what: &'static str,
-    /// In a forked child it is left alone: the descriptors and the shared memory are the parent's.
-    value: ManuallyDrop<Mutex<Option<T>>>,
+/// A value that is left alone in a forked child, where its descriptors and its shared memory are the
+/// parent's: it is not dropped there.
+pub(crate) struct OfProcess<T> {
+    value: ManuallyDrop<T>,
     made_in: Generation,
 }
 
-impl<T> Drop for Half<T> {
+impl<T> OfProcess<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: ManuallyDrop::new(value), made_in: Generation::current() }
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
     fn drop(&mut self) {
         if !self.made_in.is_outdated() {
             // SAFETY: it is not used again.
             unsafe { ManuallyDrop::drop(&mut self.value) }
         }
     }
+}
+
+/// A half, until it is closed.
+pub(crate) struct Half<T> {
+    what: &'static str,
+    half: OfProcess<Mutex<Option<T>>>,
 }
 
 /// A half in use.
@@ -55,18 +66,17 @@ impl<T> std::ops::DerefMut for Used<'_, T> {
 impl<T> Half<T> {
     /// `what` names it in errors.
     pub(crate) fn new(what: &'static str, value: T) -> Self {
-        let value = ManuallyDrop::new(Mutex::new(Some(value)));
-        Self { what, value, made_in: Generation::current() }
+        Self { what, half: OfProcess::new(Mutex::new(Some(value))) }
     }
 
     fn lock(&self) -> PyResult<MutexGuard<'_, Option<T>>> {
         let what = self.what;
-        if self.made_in.is_outdated() {
+        if self.half.made_in.is_outdated() {
             return Err(PyRuntimeError::new_err(format!(
                 "{what}: belongs to the process that forked this one; open another in this process"
             )));
         }
-        match self.value.try_lock() {
+        match self.half.value.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(format!(
                 "{what}: is in use by another thread; give each thread its own, or take turns"

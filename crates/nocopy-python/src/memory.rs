@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use nocopy::BufferMut;
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -109,9 +109,7 @@ impl Memory {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
         if this.owner.lock().expect("nothing panics with it").is_none() {
-            return Err(PyBufferError::new_err(
-                "buffer: it was sent, and has no bytes any more; take another",
-            ));
+            return Err(sent());
         }
         let bytes = this.bytes.load(Relaxed);
         let read_only = c_int::from(!this.is_writable);
@@ -152,6 +150,22 @@ impl Memory {
 
 fn sent() -> PyErr {
     PyBufferError::new_err("buffer: it was sent, and has no bytes any more; take another")
+}
+
+/// The dtype that an argument of that name means, and the bytes of an item.
+///
+/// # Errors
+/// `TypeError`: it is none, or of Python objects.
+pub(crate) fn dtype_of<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, usize)> {
+    static DTYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let dtype = DTYPE.import(dtype.py(), "numpy", "dtype")?.call1((dtype,))?;
+    if dtype.getattr("hasobject")?.is_truthy()? {
+        return Err(PyTypeError::new_err(
+            "dtype: holds Python objects; give one of numbers or bytes, such as '>u4'",
+        ));
+    }
+    let bytes = dtype.getattr("itemsize")?.extract()?;
+    Ok((dtype, bytes))
 }
 
 /// Where an array lies in a memory. Strides in bytes; the dtype is its text, or numpy's object.

@@ -1,12 +1,12 @@
 //! Packets that came together: their memory as one array, and what is known about each in another one. No
 //! object is made for one packet.
 
-use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-use crate::memory::{Layout, Memory, array_of, array_of_bytes, array_over};
+use crate::memory::{Layout, Memory, array_of, array_of_bytes, array_over, dtype_of};
 
 /// What is known about one packet, as numpy sees it ([`record_dtype`]). Offsets and times are signed:
 /// numpy turns sums of unsigned and signed integers into floating-point numbers.
@@ -136,7 +136,7 @@ impl Packets {
         let offset = usize::try_from(offset).map_err(|_| {
             PyValueError::new_err(format!("offset: {offset} lies before the packet; give bytes from 0 on"))
         })?;
-        let (dtype, bytes) = field_dtype(py, dtype)?;
+        let (dtype, bytes) = field_dtype(dtype)?;
         let source = Source {
             bytes: self.bytes.get().first(),
             records: self.records.get().first().cast(),
@@ -156,14 +156,8 @@ impl Packets {
 }
 
 /// The dtype of a field, and its bytes.
-fn field_dtype<'py>(py: Python<'py>, dtype: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, usize)> {
-    let dtype = py.import("numpy")?.call_method1("dtype", (dtype,))?;
-    if dtype.getattr("hasobject")?.is_truthy()? {
-        return Err(PyTypeError::new_err(
-            "dtype: holds Python objects; give one of numbers or bytes, such as '>u4'",
-        ));
-    }
-    let bytes: usize = dtype.getattr("itemsize")?.extract()?;
+fn field_dtype<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, usize)> {
+    let (dtype, bytes) = dtype_of(dtype)?;
     if bytes == 0 {
         return Err(PyValueError::new_err(
             "dtype: has no bytes; give one with a size, such as '>u4' or 'S6'",

@@ -37,8 +37,18 @@ pub(crate) fn wait(object: &Bound<'_, PyAny>) -> PyResult<Wait> {
 /// # Errors
 /// `ValueError` with all names.
 pub(crate) fn by_name<T: Copy + std::fmt::Display>(argument: &str, name: &str, all: &[T]) -> PyResult<T> {
-    all.iter().copied().find(|value| value.to_string() == name).ok_or_else(|| {
-        let names: Vec<String> = all.iter().map(|value| format!("'{value}'")).collect();
+    let named: Vec<(String, T)> = all.iter().map(|value| (value.to_string(), *value)).collect();
+    one_of(argument, name, &named)
+}
+
+/// The value beside that name; `argument` is the keyword.
+///
+/// # Errors
+/// `ValueError` with all names.
+pub(crate) fn one_of<T: Copy>(argument: &str, name: &str, all: &[(impl AsRef<str>, T)]) -> PyResult<T> {
+    let found = all.iter().find(|(known, _)| known.as_ref() == name);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<String> = all.iter().map(|(known, _)| format!("'{}'", known.as_ref())).collect();
         PyValueError::new_err(format!("{argument}: '{name}' is not known; give one of {}", names.join(", ")))
     })
 }

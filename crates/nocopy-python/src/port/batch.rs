@@ -1,12 +1,10 @@
 //! Packets that a port received together, as arrays.
 
-use std::mem::ManuallyDrop;
-
-use nocopy::integration::Generation;
 use nocopy::port::Batch as BorrowedBatch;
 use nocopy::{Frame, Packet};
 use pyo3::prelude::*;
 
+use crate::half::OfProcess;
 use crate::memory::Memory;
 use crate::packets::{PacketRecord, Packets, signed_ns, vlan_of};
 
@@ -17,7 +15,7 @@ pub(crate) struct Batch(Packets);
 
 /// Packets whose frames were taken.
 pub(super) struct TakenBatch {
-    frames: HeldFrames,
+    frames: OfProcess<Vec<Frame>>,
     records: Vec<PacketRecord>,
     /// Addresses of the first byte of all frames, and after the last one.
     memory: std::ops::Range<usize>,
@@ -39,7 +37,7 @@ impl TakenBatch {
             frames.push(frame);
         }
         records.iter_mut().for_each(|record| record.offset -= first as i64);
-        (!frames.is_empty()).then(|| Self { frames: HeldFrames::new(frames), records, memory: first..end })
+        (!frames.is_empty()).then(|| Self { frames: OfProcess::new(frames), records, memory: first..end })
     }
 }
 
@@ -55,28 +53,6 @@ fn record_of(packet: &Packet<'_>) -> PacketRecord {
         vlan: vlan_of(arrival.vlan.ok().map(|tag| tag.control)),
         outgoing: arrival.outgoing.unwrap_or(false),
         padding: [0; 5],
-    }
-}
-
-/// Frames that return to their port when they are dropped; in a forked child nothing happens to them, because
-/// they are the parent's.
-struct HeldFrames {
-    frames: ManuallyDrop<Vec<Frame>>,
-    made_in: Generation,
-}
-
-impl HeldFrames {
-    fn new(frames: Vec<Frame>) -> Self {
-        Self { frames: ManuallyDrop::new(frames), made_in: Generation::current() }
-    }
-}
-
-impl Drop for HeldFrames {
-    fn drop(&mut self) {
-        if !self.made_in.is_outdated() {
-            // SAFETY: they are not used again.
-            unsafe { ManuallyDrop::drop(&mut self.frames) }
-        }
     }
 }
 

@@ -9,15 +9,17 @@ use nocopy::area::Area;
 use nocopy::integration::PortTuning;
 use nocopy::port::{OpenError, PortBuilder, Purpose};
 use nocopy::{Mode, Port as OpenPort, Receiver, Sender};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::batch::{Batch, TakenBatch};
 use super::sending;
-use crate::account::{ledger_dict, stats_dict};
+use crate::account::{both_stats_dict, ledgers_dict};
 use crate::half::{Half, timeout, wait};
 use crate::{error, exported, filter, settings};
+
+const PURPOSES: [(&str, Purpose); 3] =
+    [("exchange", Purpose::Exchange), ("capture", Purpose::Capture), ("send", Purpose::Send)];
 
 const MODES: [Mode; 4] = [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
@@ -79,7 +81,7 @@ impl Port {
             builder = builder.filter(&program);
         }
         if let Some(name) = purpose {
-            builder = builder.purpose(self::purpose(name)?);
+            builder = builder.purpose(settings::one_of("purpose", name, &PURPOSES)?);
         }
         if let Some((seconds, packets)) = busy_poll {
             builder = builder.busy_poll(settings::duration("busy_poll", seconds)?, packets);
@@ -226,19 +228,14 @@ impl Port {
     /// Evidence for every byte, by half: how many were not copied, and how many were, by cause. Beside them,
     /// how many `send` copied from arrays into frames.
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
-        dict.set_item("received", ledger_dict(py, self.receiver.get(py)?.ledger())?)?;
-        dict.set_item("sent", ledger_dict(py, self.sender.get(py)?.ledger())?)?;
+        let dict = ledgers_dict(py, self.receiver.get(py)?.ledger(), self.sender.get(py)?.ledger())?;
         dict.set_item("copied from arrays", self.copied_from_arrays.load(Relaxed))?;
         Ok(dict)
     }
 
     /// All counters, by half.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
-        dict.set_item("received", stats_dict(py, &self.receiver.get(py)?.stats())?)?;
-        dict.set_item("sent", stats_dict(py, &self.sender.get(py)?.stats())?)?;
-        Ok(dict)
+        both_stats_dict(py, &self.receiver.get(py)?.stats(), &self.sender.get(py)?.stats())
     }
 
     /// The port's mode, and why others were refused, in words.
@@ -317,17 +314,6 @@ fn sizes(
     }
     // A forked child may read arrays that it has from its parent.
     Ok(builder.batch(batch).tuning(PortTuning { inherited: true, ..PortTuning::default() }))
-}
-
-fn purpose(name: &str) -> PyResult<Purpose> {
-    match name {
-        "exchange" => Ok(Purpose::Exchange),
-        "capture" => Ok(Purpose::Capture),
-        "send" => Ok(Purpose::Send),
-        _ => Err(PyValueError::new_err(format!(
-            "purpose: '{name}' is not known; give one of 'exchange', 'capture', 'send'"
-        ))),
-    }
 }
 
 fn from_open(py: Python<'_>, refused: &OpenError) -> PyErr {

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use nocopy::udp::{Field as NumberField, PlacedChunk as OwnedChunk, PlacedReceiver, Placing};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PySlice, PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PySlice, PyString, PyTuple};
 
 use super::from_open;
 use super::socket::UdpSocket;
 use crate::account::{ledger_dict, stats_dict};
 use crate::error;
 use crate::half::{Half, timeout, wait};
-use crate::memory::{Layout, Memory, array_over};
+use crate::memory::{Layout, Memory, array_over, dtype_of};
 
 /// Where a number is in each datagram: its first byte, and its type, such as '>u8', '<u4', 'u1'. Any number
 /// of bytes from 1 to 8 is possible: SPEAD's addresses are '>u6'.
@@ -74,13 +73,7 @@ struct ChunkShape {
 
 impl Request<'_, '_> {
     fn placing(&self) -> PyResult<(Placing, ChunkShape)> {
-        static DTYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-        let py = self.number.py();
-        let dtype = DTYPE.import(py, "numpy", "dtype")?.call1((self.dtype,))?;
-        if dtype.getattr("hasobject")?.extract()? {
-            return Err(PyTypeError::new_err("dtype: holds Python objects; give a type of numbers"));
-        }
-        let item_bytes: usize = dtype.getattr("itemsize")?.extract()?;
+        let (dtype, item_bytes) = dtype_of(self.dtype)?;
         let [rows, items @ ..] = &self.shape[..] else {
             return Err(PyValueError::new_err("shape: is empty; give (rows, items of a row)"));
         };

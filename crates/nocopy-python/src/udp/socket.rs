@@ -16,11 +16,17 @@ use super::burst::Burst;
 use super::from_open;
 use super::received_rows::{ReceivedRows, RowReport};
 use super::sending;
-use crate::account::{ledger_dict, stats_dict};
+use crate::account::{both_stats_dict, ledgers_dict};
 use crate::exported::{Access, Rows, rows};
 use crate::half::{Half, timeout, wait};
 use crate::memory::{Memory, array_of, array_of_rows};
 use crate::{address, error, settings};
+
+const CHECKSUMS: [(&str, UdpChecksum); 3] = [
+    ("computed", UdpChecksum::Computed),
+    ("omitted", UdpChecksum::Omitted),
+    ("offloaded", UdpChecksum::Offloaded),
+];
 
 /// A UDP socket whose datagrams are arrays.
 ///
@@ -92,7 +98,7 @@ impl UdpSocket {
             builder = builder.send_pool(&new_pool("send_pool", pool)?);
         }
         if let Some(name) = checksum {
-            builder = builder.checksum(checksum_named(name)?);
+            builder = builder.checksum(settings::one_of("checksum", name, &CHECKSUMS)?);
         }
         if let Some(hops) = hop_limit {
             builder = builder.hop_limit(hops);
@@ -280,19 +286,14 @@ impl UdpSocket {
     /// Evidence for every byte, by half: how many were not copied, and how many were, by cause. Beside them,
     /// how many were copied once more, into arrays, because `receive_into` or `gather` asked for it.
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
-        dict.set_item("received", ledger_dict(py, self.receiver.get(py)?.ledger())?)?;
-        dict.set_item("sent", ledger_dict(py, self.sender.get(py)?.ledger())?)?;
+        let dict = ledgers_dict(py, self.receiver.get(py)?.ledger(), self.sender.get(py)?.ledger())?;
         dict.set_item("copied into arrays", self.copied_into_arrays.load(Relaxed))?;
         Ok(dict)
     }
 
     /// All counters, by half.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
-        dict.set_item("received", stats_dict(py, &self.receiver.get(py)?.stats())?)?;
-        dict.set_item("sent", stats_dict(py, &self.sender.get(py)?.stats())?)?;
-        Ok(dict)
+        both_stats_dict(py, &self.receiver.get(py)?.stats(), &self.sender.get(py)?.stats())
     }
 
     /// Which methods were chosen, and what they were compared with, in words.
@@ -401,17 +402,6 @@ fn new_pool(argument: &str, (buffers, bytes): (u32, usize)) -> PyResult<Pool> {
             "{argument}: {buffers} buffers of {bytes} bytes cannot be made; {error}"
         ))
     })
-}
-
-fn checksum_named(name: &str) -> PyResult<UdpChecksum> {
-    match name {
-        "computed" => Ok(UdpChecksum::Computed),
-        "omitted" => Ok(UdpChecksum::Omitted),
-        "offloaded" => Ok(UdpChecksum::Offloaded),
-        _ => Err(PyValueError::new_err(format!(
-            "checksum: '{name}' is not known; give 'computed', 'omitted' or 'offloaded'"
-        ))),
-    }
 }
 
 /// One group, or a list of them.
