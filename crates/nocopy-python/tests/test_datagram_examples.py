@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 class DatagramExamplesTest(unittest.TestCase):
     def test_a_sent_array_is_read_out_in_chunks(self):
         address = "127.0.0.1:39171"
-        options = [f"-W{option}" for option in sys.warnoptions]
+        options = ["-u", *(f"-W{option}" for option in sys.warnoptions)]  # -u: lines are printed at once
         readout = subprocess.Popen(
             [sys.executable, *options, EXAMPLES / "readout.py", address, "1"], stdout=subprocess.PIPE, text=True
         )
