@@ -63,6 +63,17 @@ impl<T> std::ops::DerefMut for Used<'_, T> {
     }
 }
 
+impl<T> Used<'_, T> {
+    /// Turns the half into something else: it is closed then. What is refused stays.
+    pub(crate) fn become_other<R, E>(mut self, convert: impl FnOnce(T) -> Result<R, (T, E)>) -> Result<R, E> {
+        let value = self.guard.take().expect("checked when it was locked");
+        convert(value).map_err(|(value, error)| {
+            *self.guard = Some(value);
+            error
+        })
+    }
+}
+
 impl<T> Half<T> {
     /// `what` names it in errors.
     pub(crate) fn new(what: &'static str, value: T) -> Self {

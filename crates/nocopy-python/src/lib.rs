@@ -18,7 +18,8 @@
 //! The modules in their layers: each uses only modules below it (`cargo xtask check` reads this list).
 //!
 //! ```text
-//! capture  port  udp  message
+//! capture  udp  message
+//! port
 //! packets  filter
 //! half  account  settings
 //! exported  memory  address

@@ -98,6 +98,7 @@ class PlacedTest(unittest.TestCase):
             (dict(payload=slice(-8, None)), ValueError, "payload"),
             (dict(payload=slice(8, 9)), ValueError, "payload"),
             (dict(shape=()), ValueError, "shape"),
+            (dict(shape=(0, ITEMS)), nocopy.OpenError, "rows of a chunk"),
             (dict(dtype=object), TypeError, "dtype"),
         ]:
             with self.subTest(settings=settings), self.assertRaisesRegex(error, named):

@@ -3,7 +3,9 @@
 import gc
 import os
 import random
+import socket
 import sys
+import threading
 import unittest
 
 import nocopy
@@ -250,6 +252,62 @@ class InterfacePortTest(PairTest):
                 os._exit(0 if error.capability.startswith("CAP_") and error.capability in str(error) else 1)
             os._exit(2)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+
+
+class SocketOverPortTest(PairTest):
+    ADDRESS = Pair.ADDRESSES[Pair.LEFT]
+
+    def setUp(self):
+        super().setUp()
+        with self.pair.inside(self.pair.right):
+            self.host = self.enterContext(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        self.host.bind((Pair.ADDRESSES[Pair.RIGHT], 0))
+        self.host.settimeout(10)
+
+    def test_datagrams_bypass_the_network_stack(self):
+        for port in [{"interface": Pair.LEFT, "mode": mode} for mode in MODES] + [Pair.LEFT]:
+            with self.subTest(port=port), nocopy.UdpSocket((self.ADDRESS, 0), port=port) as udp:
+                self.host.sendto(b"to the port", udp.local_addr())
+                rows = np.zeros((4, 20), "u1")
+                filled = udp.receive_into(rows, 10)
+                self.assertEqual(rows[0, : filled.lengths[0]].tobytes(), b"to the port")
+                self.assertEqual(filled.source(0), self.host.getsockname())
+                udp.send_to(np.full((3, 100), 7, "u1"), self.host.getsockname())
+                self.assertEqual([self.host.recv(200) for _ in range(3)], [bytes([7] * 100)] * 3)
+                self.assertIn(Pair.LEFT, udp.explain())
+
+    def test_messages_go_over_a_port(self):
+        port = {"interface": Pair.LEFT, "mode": "xdp copy native", "frame_count": (4096, 4096)}
+        address = (Pair.ADDRESSES[Pair.RIGHT], 0)
+        left = nocopy.Endpoint((self.ADDRESS, 0), port=port, streams=False)
+        with self.pair.inside(self.pair.right):
+            right = nocopy.Endpoint(address)
+        for endpoint in left, right:
+            self.addCleanup(endpoint.close, 0)
+        received = []
+
+        def receive():
+            while (message := right.receive(10)) is None:  # the connection's event ended the wait
+                right.poll_event()
+            received.append(bytes(message))
+
+        receiving = threading.Thread(target=receive)
+        receiving.start()
+        left.send_to(b"a message", left.connect(right.local_addr(), 10))
+        receiving.join()
+        self.assertEqual(received, [b"a message"])
+        self.assertIn(Pair.LEFT, left.explain())
+
+    def test_what_is_no_port_is_refused(self):
+        for port, error, named in [
+            (5, TypeError, "port: is a int"),
+            ({}, ValueError, "port: 'interface' is missing"),
+            ({"interface": Pair.LEFT, "speed": 1}, ValueError, "port: 'speed' is not known"),
+            ({"interface": Pair.LEFT, "mode": "fast"}, ValueError, "mode: 'fast'"),
+            ({"interface": Pair.LEFT, "queue": -1}, TypeError, "port: 'queue' is -1"),
+        ]:
+            with self.subTest(port=port), self.assertRaisesRegex(error, named):
+                nocopy.UdpSocket((self.ADDRESS, 0), port=port)
 
 
 if __name__ == "__main__":

@@ -25,13 +25,16 @@ const LOADED: &str = "nocopy/_nocopy.abi3.so";
 /// The package that arrays come from; this version is for Python 3.11 and newer ones.
 pub(crate) const NUMPY: &str = "numpy==2.4.6";
 
-/// What the tests need besides it: the examples plot, and scapy is tried on our sockets.
-const TESTED_WITH: [&str; 2] = ["scapy==2.8.0", "matplotlib==3.11.2"];
+/// Which the tests put on our sockets.
+pub(crate) const SCAPY: &str = "scapy==2.8.0";
+
+/// All that the tests need: examples plot.
+pub(crate) const TESTED_WITH: [&str; 3] = [NUMPY, SCAPY, "matplotlib==3.11.2"];
 
 /// Where `nocopy bench python` looks for the package, and for an interpreter with what it is compared with.
 const BENCH: &str = "target/python";
 const COMPARED: [&str; 6] =
-    ["spead2==4.5.1", "pyzmq==27.3.0", "scapy==2.8.0", "pcapy-ng==2.1.0", "dpkt==1.9.8", NUMPY];
+    ["spead2==4.5.1", "pyzmq==27.3.0", SCAPY, "pcapy-ng==2.1.0", "dpkt==1.9.8", NUMPY];
 
 const STEP: &str = "Python module";
 
@@ -54,8 +57,7 @@ fn interpreter_with_packages() -> Option<Interpreter> {
     let has_all = |interpreter: &&Interpreter| {
         ["numpy", "scapy", "matplotlib"].iter().all(|package| interpreter.has_package(package))
     };
-    let packages = [&[NUMPY], &TESTED_WITH[..]].concat();
-    usable.iter().find(has_all).cloned().or_else(|| usable.first()?.with_test_packages(&packages).ok())
+    usable.iter().find(has_all).cloned().or_else(|| usable.first()?.with_test_packages(&TESTED_WITH).ok())
 }
 
 /// Builds the module with the features of all other builds, so that most of it is there: see its test.

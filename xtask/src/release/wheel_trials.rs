@@ -9,7 +9,7 @@ use super::roots::{self, PythonRoot};
 use super::tarball::{copy, unpack};
 use super::{Architecture, Release, tools, wheels};
 use crate::gate::Outcome;
-use crate::python_module::{self, CRATE, Interpreter, NUMPY, PythonTests};
+use crate::python_module::{self, CRATE, Interpreter, NUMPY, PythonTests, SCAPY, TESTED_WITH};
 use crate::step::{CommandStep, Failed, repository_root, run_steps, write_file};
 use crate::suite;
 
@@ -63,7 +63,12 @@ fn judge_wheels(release: &Release) -> Outcome {
 
 fn compare_stubs(release: &Release) -> Result<(), Failed> {
     let directory = python_module::environment_directory("stubs");
-    environment_with_wheel(&Interpreter::usable()?, &directory, &[NUMPY, MYPY], &native_wheel(release)?)?;
+    environment_with_wheel(
+        &Interpreter::usable()?,
+        &directory,
+        &[NUMPY, SCAPY, MYPY],
+        &native_wheel(release)?,
+    )?;
     let [stubtest, mypy] =
         ["stubtest", "mypy"].map(|name| directory.join("bin").join(name).display().to_string());
     let allowed = ["--allowlist", ALLOWED, "--ignore-unused-allowlist"];
@@ -112,7 +117,7 @@ fn files_for_root(debian: &PythonRoot, architecture: Architecture, wheel: &Path)
     let files = roots::empty_directory(&format!("{}-files", debian.name))?;
     let packages = files.join("packages");
     copy(wheel, &packages.join(wheel.file_name().expect("a wheel has a name")))?;
-    fetch_numpy(debian.python, architecture, &packages)?;
+    fetch_packages(debian.python, architecture, &packages)?;
     for name in TESTED_FILES {
         let path = Path::new(CRATE).join(name);
         if repository_root().join(&path).exists() {
@@ -123,15 +128,15 @@ fn files_for_root(debian: &PythonRoot, architecture: Architecture, wheel: &Path)
     Ok(files)
 }
 
-/// Fetches numpy's wheel for an interpreter that need not be of this machine.
-fn fetch_numpy(python: &str, architecture: Architecture, into: &Path) -> Result<(), Failed> {
+/// Fetches wheels for an interpreter that need not be of this machine.
+fn fetch_packages(python: &str, architecture: Architecture, into: &Path) -> Result<(), Failed> {
     let into = into.display().to_string();
     let platforms = ["2_27", "2_28"].map(|glibc| format!("manylinux_{glibc}_{}", architecture.name()));
     let kind = ["--only-binary=:all:", "--no-deps", "--implementation", "cp", "--python-version", python];
     let platforms = ["--platform", &platforms[0], "--platform", &platforms[1]];
-    let what = [&["download", "--quiet", "--dest", &into][..], &kind, &platforms, &[NUMPY]].concat();
+    let what = [&["download", "--quiet", "--dest", &into][..], &kind, &platforms, &[NUMPY, SCAPY]].concat();
     let interpreter = Interpreter::at(tools::python_program("python3"));
-    interpreter.pip(&format!("numpy for Python {python}"), &what)
+    interpreter.pip(&format!("packages for Python {python}"), &what)
 }
 
 /// With Python 3.12, if pyenv has installed it.
@@ -141,7 +146,7 @@ fn try_with_other_interpreter(release: &Release) -> Outcome {
     };
     let directory = python_module::environment_directory("python-3.12");
     let ready = native_wheel(release)
-        .and_then(|wheel| environment_with_wheel(&interpreter, &directory, &[NUMPY], &wheel));
+        .and_then(|wheel| environment_with_wheel(&interpreter, &directory, &TESTED_WITH, &wheel));
     match ready {
         Ok(installed) => PythonTests::with_installed_package().run(&installed),
         Err(failed) => failed.into(),
@@ -156,7 +161,7 @@ fn try_sources(release: &Release) -> Outcome {
         unpack(&wheels::sources_path(release), &sources, 1)?;
         let [from, to] = [&sources, &wheels].map(|path| path.display().to_string());
         let environment = python_module::environment_directory("sources");
-        let interpreter = Interpreter::usable()?.with_packages(&environment, &[NUMPY])?;
+        let interpreter = Interpreter::usable()?.with_packages(&environment, &TESTED_WITH)?;
         // As a user's, it fetches what it is built with.
         interpreter.pip("a wheel of the sources", &["wheel", "--no-deps", "--wheel-dir", &to, &from])?;
         let found = fs::read_dir(&wheels).ok().and_then(|mut entries| entries.next()?.ok());
@@ -177,13 +182,17 @@ fn try_sources(release: &Release) -> Outcome {
 fn try_with_sanitizer(_: &Release) -> Outcome {
     let built = || {
         let directory = format!("{}/sanitizer-build", python_module::DIRECTORY);
-        let what = ["build", "--package", "nocopy-python", "--target-dir", &directory];
+        // With a target the flags are not those of build scripts and macros.
+        let target = Architecture::native()?.glibc_target();
+        let what = ["build", "--package", "nocopy-python", "--target", &target, "--target-dir", &directory];
         let instrumented = suite::Instrumentation::AddressSanitizer.variables();
         let step = CommandStep::cargo("the module with the address sanitizer", &what);
         instrumented.iter().fold(step, |step, (name, value)| step.with_variable(name, value)).run()?;
-        let module = repository_root().join(directory).join("debug").join(python_module::BUILT);
+        let module = repository_root().join(directory).join(target).join("debug").join(python_module::BUILT);
         let package = python_module::put_together(&module, "sanitizer")?;
-        let interpreter = Interpreter::usable()?.with_test_packages(&[NUMPY])?;
+        // Without matplotlib: its exceptions are thrown by a library that the sanitizer's runtime does not see.
+        let environment = python_module::environment_directory("sanitizer-environment");
+        let interpreter = Interpreter::usable()?.with_packages(&environment, &[NUMPY, SCAPY])?;
         Ok((package, interpreter, suite::find_sanitizer_runtime()?))
     };
     match built() {

@@ -202,6 +202,7 @@ class UdpSocket:
         receive_metadata: bool = False,
         receive_times: bool = False,
         wait: _Wait | None = None,
+        port: str | dict[str, Any] | None = None,
     ) -> Self:
         """Binds a socket to an address; without one, to any. OpenError: it cannot be bound.
 
@@ -219,6 +220,7 @@ class UdpSocket:
         receive_times: asks for the kernel's time of each datagram.
         wait: how to wait: 'spin', 'interrupt', ('adaptive', seconds of spinning), or ('coalesced', packets,
             seconds of delay).
+        port: an interface, or a dictionary of `Port`'s keywords: datagrams bypass the host's network stack.
         """
 
     def local_addr(self) -> _SocketAddress:
@@ -761,7 +763,8 @@ class Endpoint:
         keep_alive_thread: bool = False,
         wait: _Wait | None = None,
         memory: int | None = None,
-        port: str | None = None,
+        port: str | dict[str, Any] | None = None,
+        streams: bool = True,
     ) -> Self:
         """Binds an endpoint to an address. OpenError: it cannot be bound.
 
@@ -769,7 +772,8 @@ class Endpoint:
         crc: a checksum of each packet. accept: whether others may connect. peers_max: how many at once.
         keep_alive, dead_after: seconds of silence until a peer is asked for a sign of life, and until it is lost.
         keep_alive_thread: a thread answers while the program computes. memory: bytes for received messages.
-        port: an interface, over which AF_XDP carries the datagrams.
+        port: an interface, or a dictionary of `Port`'s keywords: AF_XDP carries the datagrams.
+        streams: whether long messages may go by TCP beside the datagrams.
         """
 
     def local_addr(self) -> _SocketAddress:

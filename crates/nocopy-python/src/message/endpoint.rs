@@ -48,14 +48,16 @@ impl Endpoint {
     /// a peer is asked whether it is there (10). `dead_after`: seconds of silence after which a connection is
     /// lost (30). `keep_alive_thread`: whether a thread tells peers that this end is alive while the program
     /// computes. `wait`: 'interrupt', 'spin', or ('adaptive', seconds). `memory`: bytes that packets may
-    /// take. `port`: name of an interface, to send and receive over a port on each of its queues, past the
-    /// kernel.
+    /// take. `port`: name of an interface, or the keywords of `Port` in a dictionary, to send and receive
+    /// over a port on each of its queues, past the kernel. `streams`: whether long messages may go by TCP
+    /// beside the datagrams.
     ///
     /// Raises OpenError.
     #[new]
     #[pyo3(signature = (
         address, *, max_message_bytes = None, datagram_bytes = None, crc = false, accept = true, peers_max = None,
-        keep_alive = None, dead_after = None, keep_alive_thread = false, wait = None, memory = None, port = None
+        keep_alive = None, dead_after = None, keep_alive_thread = false, wait = None, memory = None, port = None,
+        streams = true
     ))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword, as each is a method of the builder")]
     fn new(
@@ -71,7 +73,8 @@ impl Endpoint {
         keep_alive_thread: bool,
         wait: Option<&Bound<'_, PyAny>>,
         memory: Option<usize>,
-        port: Option<&str>,
+        port: Option<&Bound<'_, PyAny>>,
+        streams: bool,
     ) -> PyResult<Self> {
         let keywords = Keywords {
             max_message_bytes,
@@ -85,6 +88,7 @@ impl Endpoint {
             wait,
             memory,
             port,
+            streams,
         };
         let builder = keywords.into_builder()?;
         let at = address::lookup("address", address)?;

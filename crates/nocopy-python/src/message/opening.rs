@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use nocopy::Port;
 use nocopy::message::{Builder, Endpoint, OpenError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::{error, settings};
+use crate::{error, port, settings};
 
 /// Keywords, of which `None` leaves the default.
 pub(super) struct Keywords<'a, 'py> {
@@ -21,13 +20,17 @@ pub(super) struct Keywords<'a, 'py> {
     pub(super) keep_alive_thread: bool,
     pub(super) wait: Option<&'a Bound<'py, PyAny>>,
     pub(super) memory: Option<usize>,
-    pub(super) port: Option<&'a str>,
+    pub(super) port: Option<&'a Bound<'py, PyAny>>,
+    pub(super) streams: bool,
 }
 
 impl Keywords<'_, '_> {
     pub(super) fn into_builder(self) -> PyResult<Builder> {
-        let mut builder =
-            Endpoint::builder().crc(self.crc).accept(self.accept).keep_alive_thread(self.keep_alive_thread);
+        let mut builder = Endpoint::builder()
+            .crc(self.crc)
+            .accept(self.accept)
+            .keep_alive_thread(self.keep_alive_thread)
+            .streams(self.streams);
         if let Some(bytes) = self.max_message_bytes {
             builder = builder.max_message_bytes(bytes);
         }
@@ -49,8 +52,8 @@ impl Keywords<'_, '_> {
         if let Some(bytes) = self.memory {
             builder = builder.memory(bytes);
         }
-        if let Some(interface) = self.port {
-            builder = builder.port(Port::builder(interface));
+        if let Some(below) = self.port {
+            builder = builder.port(port::below(below)?);
         }
         Ok(builder)
     }

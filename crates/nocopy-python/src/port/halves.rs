@@ -6,22 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use nocopy::area::Area;
-use nocopy::integration::PortTuning;
-use nocopy::port::{OpenError, PortBuilder, Purpose};
 use nocopy::{Mode, Port as OpenPort, Receiver, Sender};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::batch::{Batch, TakenBatch};
+use super::opening::{Keywords, from_open, with_sizes};
 use super::sending;
 use crate::account::{both_stats_dict, ledgers_dict};
 use crate::half::{Half, timeout, wait};
-use crate::{error, exported, filter, settings};
-
-const PURPOSES: [(&str, Purpose); 3] =
-    [("exchange", Purpose::Exchange), ("capture", Purpose::Capture), ("send", Purpose::Send)];
-
-const MODES: [Mode; 4] = [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
+use crate::{error, exported};
 
 /// One queue of one interface, for receiving and sending whole packets.
 ///
@@ -57,36 +51,34 @@ impl Port {
     #[expect(clippy::too_many_arguments, reason = "each is a keyword, as each is a method of the builder")]
     fn new(
         py: Python<'_>,
-        interface: &str,
+        interface: String,
         queue: u32,
-        mode: Option<&str>,
-        filter: Option<&str>,
-        purpose: Option<&str>,
+        mode: Option<String>,
+        filter: Option<String>,
+        purpose: Option<String>,
         frame_count: Option<(u32, u32)>,
         ring_sizes: Option<(u32, u32)>,
         busy_poll: Option<(f64, u32)>,
         batch: u32,
-        wait: Option<&Bound<'_, PyAny>>,
+        wait: Option<Bound<'_, PyAny>>,
         promiscuous: bool,
         receive_metadata: bool,
     ) -> PyResult<Self> {
-        let mut builder = OpenPort::builder(interface)
-            .queue(queue)
-            .promiscuous(promiscuous)
-            .receive_metadata(receive_metadata);
-        if let Some(name) = mode {
-            builder = builder.mode(settings::by_name("mode", name, &MODES)?);
-        }
-        if let Some(program) = filter::program(py, filter)? {
-            builder = builder.filter(&program);
-        }
-        if let Some(name) = purpose {
-            builder = builder.purpose(settings::one_of("purpose", name, &PURPOSES)?);
-        }
-        if let Some((seconds, packets)) = busy_poll {
-            builder = builder.busy_poll(settings::duration("busy_poll", seconds)?, packets);
-        }
-        let builder = sizes(builder, frame_count, ring_sizes, batch, wait)?;
+        let keywords = Keywords {
+            interface,
+            queue,
+            mode,
+            filter,
+            purpose,
+            frame_count,
+            ring_sizes,
+            busy_poll,
+            batch,
+            wait,
+            promiscuous,
+            receive_metadata,
+        };
+        let builder = keywords.into_builder(py)?;
         let port = py.detach(|| builder.open()).map_err(|error| from_open(py, &error))?;
         Ok(Self::of(port))
     }
@@ -102,7 +94,7 @@ impl Port {
         batch: u32,
         wait: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Self, Self)> {
-        let builder = sizes(OpenPort::memory_builder(), frame_count, ring_sizes, batch, wait)?;
+        let builder = with_sizes(OpenPort::memory_builder(), frame_count, ring_sizes, batch, wait)?;
         let (left, right) = builder.memory_pair().map_err(|error| from_open(py, &error))?;
         Ok((Self::of(left), Self::of(right)))
     }
@@ -293,34 +285,4 @@ fn take_batch(receiver: &mut Receiver, time: Option<Duration>) -> io::Result<Opt
         None => receiver.try_receive()?,
     };
     Ok(TakenBatch::new(batch))
-}
-
-/// Settings of ports of all kinds.
-fn sizes(
-    mut builder: PortBuilder,
-    frame_count: Option<(u32, u32)>,
-    ring_sizes: Option<(u32, u32)>,
-    batch: u32,
-    wait: Option<&Bound<'_, PyAny>>,
-) -> PyResult<PortBuilder> {
-    if let Some((receive, send)) = frame_count {
-        builder = builder.frame_count(receive, send);
-    }
-    if let Some((receive, send)) = ring_sizes {
-        builder = builder.ring_sizes(receive, send);
-    }
-    if let Some(wait) = wait {
-        builder = builder.wait(settings::wait(wait)?);
-    }
-    // A forked child may read arrays that it has from its parent.
-    Ok(builder.batch(batch).tuning(PortTuning { inherited: true, ..PortTuning::default() }))
-}
-
-fn from_open(py: Python<'_>, refused: &OpenError) -> PyErr {
-    let capability = match refused {
-        OpenError::Capability { capability, .. } => Some(*capability),
-        OpenError::Kernel { .. } => Some("AF_XDP"),
-        _ => None,
-    };
-    error::from_open(py, refused, capability)
 }

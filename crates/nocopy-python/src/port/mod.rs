@@ -2,8 +2,10 @@
 
 mod batch;
 mod halves;
+mod opening;
 mod sending;
 
+pub(crate) use opening::below;
 use pyo3::prelude::*;
 
 pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
-use nocopy::udp::{Field as NumberField, PlacedChunk as OwnedChunk, PlacedReceiver, Placing};
+use nocopy::udp::{
+    Field as NumberField, NotPlaced, PlacedChunk as OwnedChunk, PlacedReceiver, Placing, Receiver,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySlice, PyString, PyTuple};
@@ -136,8 +138,7 @@ impl PythonPlacedReceiver {
     /// `number`: `Field(offset, dtype)`; or `(heap, offset)`, two fields, as SPEAD has them: then a row's
     /// number is `heap * rows_per_heap + offset / bytes of a row`. `payload`: where the row's bytes begin, as
     /// a slice; behind the last field if it is not given. `shape`: of each chunk, (rows, items of a row).
-    /// `ring`: how many chunks there are; more memory is never taken. If the library refuses, the socket
-    /// receives no more.
+    /// `ring`: how many chunks there are; more memory is never taken.
     #[new]
     #[pyo3(signature = (socket, *, number, shape, payload = None, dtype = None, ring = 4, rows_per_heap = None))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword")]
@@ -154,10 +155,11 @@ impl PythonPlacedReceiver {
         let byte = PyString::new(py, "u1").into_any();
         let dtype = dtype.unwrap_or(&byte);
         let (placing, shape) = Request { number, payload, shape, dtype, ring, rows_per_heap }.placing()?;
-        let half = socket.get().receiver();
-        drop(half.get(py)?); // raises if it is closed
-        let receiver = half.take()?.expect("checked, with the interpreter");
-        let placed = py.detach(|| receiver.place(placing)).map_err(|error| from_open(py, &error))?;
+        let receiver = socket.get().receiver().get(py)?;
+        let place = |receiver: Receiver| {
+            py.detach(|| receiver.place(placing)).map_err(|NotPlaced { receiver, reason }| (receiver, reason))
+        };
+        let placed = receiver.become_other(place).map_err(|reason| from_open(py, &reason))?;
         Ok(Self { half: Half::new("PlacedReceiver", placed), shape: Arc::new(shape) })
     }
 

@@ -20,7 +20,7 @@ use crate::account::{both_stats_dict, ledgers_dict};
 use crate::exported::{Access, Rows, rows};
 use crate::half::{Half, timeout, wait};
 use crate::memory::{Memory, array_of, array_of_rows};
-use crate::{address, error, settings};
+use crate::{address, error, port, settings};
 
 const CHECKSUMS: [(&str, UdpChecksum); 3] = [
     ("computed", UdpChecksum::Computed),
@@ -49,13 +49,14 @@ impl UdpSocket {
     /// `send_pool`: (buffers, bytes of each) of the socket's own. `group`: multicast groups to join, one or a
     /// list. `multicast`: (interface index, hops) to send to groups. `checksum`: 'computed', 'omitted' or
     /// 'offloaded'. `receive_metadata`, `receive_times`: what bursts report. `wait`: 'interrupt', 'spin',
-    /// ('adaptive', seconds) or ('coalesced', packets, seconds).
+    /// ('adaptive', seconds) or ('coalesced', packets, seconds). `port`: the name of an interface, or the
+    /// keywords of `Port` in a dictionary: sends and receives past the kernel.
     #[new]
     #[pyo3(signature = (
         address = None, *, connect = None, method = None, receive_buffer = None, send_buffer = None,
         receive_pool = None, send_pool = None, group = None, multicast = None, broadcast = false,
         reuse_address = false, hop_limit = None, checksum = None, receive_metadata = false,
-        receive_times = false, wait = None
+        receive_times = false, wait = None, port = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword, as each is a method of the builder")]
     fn new(
@@ -76,6 +77,7 @@ impl UdpSocket {
         receive_metadata: bool,
         receive_times: bool,
         wait: Option<&Bound<'_, PyAny>>,
+        port: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut builder = Socket::builder()
             .broadcast(broadcast)
@@ -108,6 +110,9 @@ impl UdpSocket {
         }
         if let Some(wait) = wait {
             builder = builder.wait(settings::wait(wait)?);
+        }
+        if let Some(below) = port {
+            builder = builder.port(port::below(below)?);
         }
         let builder = join(builder, group)?;
         let to = connect.map(|to| address::lookup("connect", to)).transpose()?;

@@ -58,6 +58,9 @@ pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<ErrorQueue
     #[repr(C, align(8))]
     struct ControlBuffer([u8; 256]);
     let mut control = ControlBuffer([0; 256]);
+    // The data is not read, but QEMU's user mode makes no call for a message without pieces, and returns 0.
+    let mut data = 0_u8;
+    let mut piece = libc::iovec { iov_base: (&raw mut data).cast(), iov_len: 1 };
     // SAFETY: zeros are an empty address and header.
     let (mut name, mut header): (libc::sockaddr_in6, libc::msghdr) = unsafe { std::mem::zeroed() };
     loop {
@@ -65,9 +68,9 @@ pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<ErrorQueue
         header.msg_namelen = size_of_val(&name) as libc::socklen_t;
         header.msg_control = (&raw mut control).cast();
         header.msg_controllen = size_of_val(&control) as _;
+        (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        // SAFETY: name and control outlive the call, their lengths are theirs, and there is no room for data
-        // to write to.
+        // SAFETY: name, control and data outlive the call, and their lengths are theirs.
         if unsafe { message_calls::recvmsg(socket, &raw mut header, flags) } < 0 {
             let error = io::Error::last_os_error();
             return match error.kind() {
@@ -75,6 +78,10 @@ pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<ErrorQueue
                 io::ErrorKind::Interrupted => continue,
                 _ => Err(error),
             };
+        }
+        // Linux marks each entry so (`ip_recv_error`). What an emulation or a sandbox returns instead is none.
+        if header.msg_flags & libc::MSG_ERRQUEUE == 0 {
+            return Ok(None);
         }
         let length = control.0.len().min(header.msg_controllen as _);
         let to = &address_bytes(&name)[..(header.msg_namelen as usize).min(size_of_val(&name))];

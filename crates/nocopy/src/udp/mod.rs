@@ -116,7 +116,7 @@ pub use open_error::OpenError;
 pub use outcome::SendError;
 pub use peer_error::PeerError;
 pub use placed::{Field, NonblockingPlacedReceiver, PlacedChunk, PlacedReceiver, Placing};
-pub use receiver::{NonblockingReceiver, Receiver};
+pub use receiver::{NonblockingReceiver, NotPlaced, Receiver};
 pub use sender::{NonblockingSender, Sender};
 
 use crate::engine::address;

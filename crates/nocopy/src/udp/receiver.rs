@@ -94,10 +94,11 @@ impl Receiver {
     /// From now on puts the payload of each datagram into its row of a chunk, by a number in the datagram.
     ///
     /// # Errors
-    /// [`OpenError::Placing`]: the settings are impossible, or a datagram with a row is longer than the
-    /// buffers to receive into. [`OpenError::Memory`]: there is not enough for the ring.
-    pub fn place(self, placing: Placing) -> Result<PlacedReceiver, OpenError> {
+    /// The half comes back. [`OpenError::Placing`]: the settings are impossible, or a datagram with a row is
+    /// longer than the buffers to receive into. [`OpenError::Memory`]: there is not enough for the ring.
+    pub fn place(self, placing: Placing) -> Result<PlacedReceiver, NotPlaced> {
         PlacedReceiver::new(self.0.0, &placing)
+            .map_err(|(source, reason)| NotPlaced { receiver: Self(NonblockingReceiver(source)), reason })
     }
 
     /// The half for a tokio program, whose waits are futures.
@@ -114,6 +115,26 @@ impl Receiver {
         }
         super::AsyncReceiver::new(self.0)
     }
+}
+
+/// A half that [`place`](Receiver::place) refused; it receives as before.
+///
+/// ```
+/// use nocopy::udp::{Field, NotPlaced, Placing, Socket};
+/// let (receiver, _) = Socket::bind("127.0.0.1:0")?.split();
+/// let without_rows = Placing::by_number(Field::big_endian(0, 8)).shape(0, 1400);
+/// let NotPlaced { mut receiver, reason } = receiver.place(without_rows).unwrap_err();
+/// assert!(reason.to_string().starts_with("rows of a chunk: 0 is refused"));
+/// assert_eq!(receiver.try_receive()?.count(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct NotPlaced {
+    /// The half.
+    pub receiver: Receiver,
+    /// Why it does not place datagrams.
+    pub reason: OpenError,
 }
 
 blocking_half!(Receiver, NonblockingReceiver);

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use nocopy::udp::{Builder, Field, Message, Method, OpenError, PlacedChunk, PlacedReceiver, Placing, Socket};
+use nocopy::udp::{
+    Builder, Field, Message, Method, NotPlaced, OpenError, PlacedChunk, PlacedReceiver, Placing, Socket,
+};
 use nocopy::{Buffer, Cause, Evidence, Pool, Port};
 use nocopy_lab::patience::wait_until;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -272,11 +274,14 @@ fn a_datagram_longer_than_the_buffers_is_refused() {
     let pool = Pool::new(4, 4096).unwrap();
     let socket = Socket::builder().receive_pool(&pool).bind("127.0.0.1:0").unwrap();
     let placing = Placing::by_number(Field::big_endian(0, 8)).shape(10, 4089);
-    let error = socket.split().0.place(placing).unwrap_err();
-    assert!(matches!(error, OpenError::Placing { value: 4097, most: 4096, .. }), "{error}");
+    let NotPlaced { receiver, reason } = socket.split().0.place(placing).unwrap_err();
+    assert!(matches!(reason, OpenError::Placing { value: 4097, most: 4096, .. }), "{reason}");
+    // The half that comes back is as good as before.
+    let placing = Placing::by_number(Field::big_endian(0, 8)).shape(10, 4088);
+    receiver.place(placing).unwrap();
     let socket = Socket::bind("127.0.0.1:0").unwrap();
-    let huge = placing_of_all_memory();
-    assert!(matches!(socket.split().0.place(huge), Err(OpenError::Memory(_))));
+    let refused = socket.split().0.place(placing_of_all_memory()).unwrap_err();
+    assert!(matches!(refused.reason, OpenError::Memory(_)), "{refused}");
 }
 
 fn placing_of_all_memory() -> Placing {

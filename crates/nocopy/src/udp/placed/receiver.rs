@@ -23,6 +23,9 @@ use crate::udp::{kernel, over_port};
 /// hold it for ever.
 const BATCHES_MAX: usize = 64;
 
+/// What a receiving half receives from.
+type Backend = Either<Box<kernel::Receiver>, Box<over_port::Receiver>>;
+
 /// A receiving half that puts the payload of each datagram into its row of a [chunk](PlacedChunk), by a
 /// number in the datagram: made by [`Receiver::place`](super::super::Receiver::place).
 ///
@@ -73,15 +76,17 @@ const BATCHES_MAX: usize = 64;
 pub struct PlacedReceiver(NonblockingPlacedReceiver);
 
 impl PlacedReceiver {
-    /// Takes datagrams from a half's backend.
-    pub(in crate::udp) fn new(
-        source: Either<Box<kernel::Receiver>, Box<over_port::Receiver>>,
-        placing: &Placing,
-    ) -> Result<Self, OpenError> {
+    /// Takes datagrams from a half's backend, which comes back with an error.
+    pub(in crate::udp) fn new(source: Backend, placing: &Placing) -> Result<Self, (Backend, OpenError)> {
         let datagram_bytes_max = source.as_ref().left().map_or(usize::MAX, |kernel| kernel.buffer_bytes());
-        let placer = Placer::new(placing.check(datagram_bytes_max)?).map_err(OpenError::Memory)?;
-        let source = source.map_left(|kernel| KernelSource::new(kernel, &placer));
-        Ok(Self(NonblockingPlacedReceiver { source, placer, copies: Ledger::default() }))
+        let checked = placing.check(datagram_bytes_max);
+        match checked.and_then(|layout| Placer::new(layout).map_err(OpenError::Memory)) {
+            Ok(placer) => {
+                let source = source.map_left(|kernel| KernelSource::new(kernel, &placer));
+                Ok(Self(NonblockingPlacedReceiver { source, placer, copies: Ledger::default() }))
+            }
+            Err(reason) => Err((source, reason)),
+        }
     }
 
     /// Waits until a chunk is complete, and returns it. Returns `None` if a signal ended the wait, or, over a
