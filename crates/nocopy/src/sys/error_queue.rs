@@ -79,7 +79,7 @@ pub(crate) fn next_entry(socket: BorrowedFd<'_>) -> io::Result<Option<ErrorQueue
                 _ => Err(error),
             };
         }
-        // Linux marks each entry so (`ip_recv_error`). What an emulation or a sandbox returns instead is none.
+        // Linux marks each entry (`ip_recv_error`). An emulation may return 0 without one.
         if header.msg_flags & libc::MSG_ERRQUEUE == 0 {
             return Ok(None);
         }
