@@ -190,7 +190,7 @@ fn try_with_sanitizer(_: &Release) -> Outcome {
         instrumented.iter().fold(step, |step, (name, value)| step.with_variable(name, value)).run()?;
         let module = repository_root().join(directory).join(target).join("debug").join(python_module::BUILT);
         let package = python_module::put_together(&module, "sanitizer")?;
-        // Without matplotlib: its exceptions end the sanitizer.s runtime.
+        // Without matplotlib: its exceptions end the sanitizer's runtime.
         let environment = python_module::environment_directory("sanitizer-environment");
         let interpreter = Interpreter::usable()?.with_packages(&environment, &[NUMPY, SCAPY])?;
         Ok((package, interpreter, suite::find_sanitizer_runtime()?))
