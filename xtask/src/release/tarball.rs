@@ -86,11 +86,22 @@ pub(super) fn with_release_variables(step: CommandStep, release: &Release) -> Co
     let home = PathBuf::from(env::var_os("HOME").unwrap_or_default());
     let crates = env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
     let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
-    let paths = [remap(&repository_root(), "/nocopy"), remap(&crates, "/cargo")];
-    let flags = [&paths[..], &["-Cstrip=symbols".to_owned()]].concat().join("\x1f");
-    step.with_variable("CARGO_ENCODED_RUSTFLAGS", &flags)
+    let all = [remap(&repository_root(), "/nocopy"), remap(&crates, "/cargo"), "-Cstrip=symbols".to_owned()];
+    let all = all.join(" ");
+    let step = step
         .with_variable("SOURCE_DATE_EPOCH", &release.epoch)
-        .with_variable("PATH", &tools::path_variable())
+        .with_variable("PATH", &tools::path_variable());
+    Architecture::ALL.into_iter().fold(step, |step, architecture| {
+        let unwinder = tools::unwinder_path(architecture);
+        let with_glibc = format!("{all} -Clink-arg={}", unwinder.display());
+        step.with_variable(&flags_variable(&architecture.static_target()), &all)
+            .with_variable(&flags_variable(&architecture.glibc_target()), &with_glibc)
+    })
+}
+
+/// The variable with a target's flags for the compiler.
+fn flags_variable(target: &str) -> String {
+    format!("CARGO_TARGET_{}_RUSTFLAGS", target.to_uppercase().replace('-', "_"))
 }
 
 /// Man pages and completions, made by the command itself; documents; the licences of all crates.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::Architecture;
 use crate::python_module::Interpreter;
-use crate::step::{CommandStep, Failed};
+use crate::step::{CommandStep, Failed, write_file};
 use crate::suite::{built_program, install_tool_with_features};
 
 /// Subcommands of cargo from crates.io, with their versions (the newest that build with Rust 1.95) and the
@@ -41,7 +41,46 @@ pub(super) fn install_all() -> Result<(), Failed> {
     for [name, version, features] in SUBCOMMANDS {
         install_tool_with_features([name, version], features)?;
     }
-    install_python_packages()
+    install_python_packages()?;
+    Architecture::ALL.into_iter().try_for_each(make_unwinder)
+}
+
+/// What Rust's standard library calls of the unwinder.
+const UNWINDER: [&str; 15] = [
+    "Backtrace",
+    "DeleteException",
+    "FindEnclosingFunction",
+    "GetCFA",
+    "GetDataRelBase",
+    "GetGR",
+    "GetIP",
+    "GetIPInfo",
+    "GetLanguageSpecificData",
+    "GetRegionStart",
+    "GetTextRelBase",
+    "RaiseException",
+    "Resume",
+    "SetGR",
+    "SetIP",
+];
+
+/// A library to link with in place of the system's unwinder, of which every architecture's would be needed.
+/// Without it zig puts an unwinder of its own into each library, and a thread that ends inside of the library
+/// (`pthread_exit`, `pthread_cancel`; Python's, at its end) crashes: glibc unwinds with the system's.
+pub(super) fn unwinder_path(architecture: Architecture) -> PathBuf {
+    tools_path("unwinder").join(architecture.name()).join("libgcc_s.so.1")
+}
+
+fn make_unwinder(architecture: Architecture) -> Result<(), Failed> {
+    let library = unwinder_path(architecture);
+    let source = library.with_file_name("unwinder.c");
+    let functions = UNWINDER.map(|name| format!("void _Unwind_{name}(void) {{}}\n"));
+    write_file(&source, functions.concat())?;
+    let target = format!("{}-linux-gnu", architecture.name());
+    let [library, source] = [library, source].map(|path| path.display().to_string());
+    let zig = ["-m", "ziglang", "cc", "-target", &target, "-shared", "-nostdlib"];
+    let what = [&zig[..], &["-Wl,-soname,libgcc_s.so.1", "-o", &library, &source]].concat();
+    CommandStep::new("unwinder to link with", &python_program("python3"), &what).run()
 }
 
 fn install_python_packages() -> Result<(), Failed> {

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+Found = TypeVar("Found")
 
 # Seconds until each coroutine looks again of those that wait for one descriptor.
 SHARED_PAUSE = 0.005
@@ -16,7 +18,7 @@ AT_ONCE_MAX = 64
 
 class _Wait(NamedTuple):
     descriptor: int
-    future: asyncio.Future
+    future: asyncio.Future[bool]
 
 
 class Coroutines:
@@ -36,8 +38,8 @@ class Coroutines:
     aclose: Any
 
     async def _receive(
-        self, attempt: Callable[[], Any], timeout: float | None = None, *, by_event: bool = False
-    ) -> Any:
+        self, attempt: Callable[[], Found | None], timeout: float | None = None, *, by_event: bool = False
+    ) -> Found | None:
         """What `attempt` finds, as soon as it finds something; None when the time is over. With `by_event`,
         something else may end the wait, too: then None, or what was found.
         """
@@ -46,12 +48,12 @@ class Coroutines:
     async def _repeat(
         self,
         role: str,
-        attempt: Callable[[], Any],
+        attempt: Callable[[], Found | None],
         arm: Callable[[], bool],
         fileno: Callable[[], int],
         timeout: float | None,
         by_event: bool = False,
-    ) -> Any:
+    ) -> Found | None:
         """Repeats an attempt until it returns something; None when the time is over.
 
         Everything is taken by the attempt alone, and returned at once: a cancelled wait loses nothing.
@@ -196,7 +198,7 @@ class SendingCoroutines(Coroutines):
     _arm_to_send: Any
     _sender_fileno: Any
 
-    async def _send(self, attempt: Callable[[], Any], timeout: float | None = None) -> Any:
+    async def _send(self, attempt: Callable[[], Found | None], timeout: float | None = None) -> Found | None:
         """As `_receive`, for an attempt that needs room to send, or memory to be free again."""
         return await self._repeat("sending", attempt, self._arm_to_send, self._sender_fileno, timeout)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 
 from nocopy import _nocopy
-from nocopy._coroutines import SendingCoroutines
+from nocopy._coroutines import Found, SendingCoroutines
 
 
 class Endpoint(SendingCoroutines, _nocopy.Endpoint):
@@ -36,7 +36,7 @@ class Endpoint(SendingCoroutines, _nocopy.Endpoint):
             peer = self.start_connect(address)
             is_connected = False
             try:
-                is_connected = await self._arming(lambda: self._arm_for_outcome(peer) or None, timeout)
+                is_connected = bool(await self._arming(lambda: self._arm_for_outcome(peer) or None, timeout))
                 if is_connected:
                     return peer
                 failed = _nocopy.TimedOut(
@@ -109,19 +109,19 @@ class Endpoint(SendingCoroutines, _nocopy.Endpoint):
         return self.close(0.0) and bool(is_finished)
 
     def _sender_fileno(self) -> int:
-        return self.fileno()
+        return int(self.fileno())
 
     async def _arming(
-        self, attempt: Callable[[], Any], timeout: float | None, role: str = "receiving"
-    ) -> Any:
+        self, attempt: Callable[[], Found | None], timeout: float | None, role: str = "receiving"
+    ) -> Found | None:
         """As `_receive`, for an attempt that prepares for the wait by itself."""
         return await self._repeat(role, attempt, lambda: False, self.fileno, timeout)
 
-    async def _with_room(self, send: Callable[[], Any], timeout: float | None) -> Any:
+    async def _with_room(self, send: Callable[[], Found], timeout: float | None) -> Found:
         """What `send` returns, once there is room for it; raises `Full` when the time is over."""
         full: Exception = _nocopy.Full()
 
-        def attempt() -> Any:
+        def attempt() -> tuple[Found] | None:
             nonlocal full
             try:
                 return (send(),)

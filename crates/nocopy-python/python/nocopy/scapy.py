@@ -97,7 +97,7 @@ class L2ListenSocket(SuperSocket):
 
     def _has_packet(self) -> bool:
         try:
-            return self.ins.arm()
+            return bool(self.ins.arm())
         except OSError:
             return True  # recv_raw raises it
 
@@ -155,7 +155,7 @@ class L2Socket(L2ListenSocket):
             x.sent_time = time.time()
         except AttributeError:
             pass
-        return self.outs.send(data)
+        return int(self.outs.send(data))
 
 
 def _whole_filter(type: int, filter: str | None, nofilter: int) -> str | None:
