@@ -44,9 +44,9 @@ const STEPS: &[ReleaseStep] = &[
     ReleaseStep { name: "licences", run: |_| licences::check_licences() },
     ReleaseStep { name: "advisories", run: |_| skip_advisories() },
     ReleaseStep { name: "oldest Rust", run: |_| oldest_rust::check_with_oldest_rust() },
+    ReleaseStep { name: "crates", run: |release| crates::pack_and_install(&release.version) },
     ReleaseStep { name: "archives, packages, image, tried in clean roots", run: |_| super::build_and_try() },
     ReleaseStep { name: "wheels, tried", run: |_| super::try_built_wheels() },
-    ReleaseStep { name: "crates", run: |release| crates::pack_and_install(&release.version) },
 ];
 
 const ADDRESSES: &str = "addresses";

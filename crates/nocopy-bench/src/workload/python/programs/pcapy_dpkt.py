@@ -1,4 +1,5 @@
 """Packets of an interface counted by source, by pcapy-ng, which calls libpcap, and dpkt."""
+import select
 from collections import Counter
 
 import dpkt
@@ -21,7 +22,9 @@ reader.set_snaplen(65535)
 reader.set_buffer_size(task["buffer"])
 reader.set_timeout(10)
 reader.activate()
+reader.setnonblock(1)  # else dispatch() waits for a packet, whatever the timeout says
 counters[READY] = 1
 while not counters[STOP]:
-    reader.dispatch(4096, count_packet)
+    if reader.dispatch(4096, count_packet) == 0:
+        select.select([reader.getfd()], [], [], 0.01)
     counters[PACKETS] = total
