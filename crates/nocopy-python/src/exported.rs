@@ -57,6 +57,14 @@ impl Rows {
         self.stride == self.row_bytes || self.count <= 1
     }
 
+    /// All rows as memory to receive into, with what lies between them.
+    pub(crate) fn into_memory(self) -> BufferMut {
+        let bytes = self.count.saturating_sub(1) * self.stride + self.row_bytes;
+        // SAFETY: the owner keeps the exported memory of so many bytes, which may be written; the library
+        // refers to it for a call or a copy only.
+        unsafe { BufferMut::from_raw(self.first, bytes, self.memory) }
+    }
+
     /// The rows as buffers to be sent: one of all if they are contiguous, otherwise one for each.
     pub(crate) fn into_buffers(self) -> RowBuffers {
         if self.is_contiguous() {

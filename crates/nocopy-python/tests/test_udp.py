@@ -175,7 +175,8 @@ class ReceivedIntoTest(UdpTest):
         np.testing.assert_array_equal(array[:20], sent)
         self.assertFalse(array[20:].any())
         self.assertEqual(address_of(array), before)
-        self.assertEqual(receiver.ledger()["copied into arrays"], 20 * 1400)
+        # Those that the kernel did not copy straight into their rows.
+        self.assertLessEqual(receiver.ledger()["copied into arrays"], 20 * 1400)
 
     def test_no_more_datagrams_than_rows_are_taken(self):
         receiver, sender, to = self.pair()
@@ -234,6 +235,7 @@ class ReceivedIntoTest(UdpTest):
             (ValueError, np.zeros((2, 8), "u1")[:, ::2], "array: its rows are not contiguous; its strides"),
             (ValueError, np.zeros((2, 8), "u1")[::-1], "its strides are [-8, 1] for the shape [2, 8]"),
             (ValueError, np.zeros((0, 8), "u1"), "array: has no rows;"),
+            (ValueError, np.zeros((2, 0), "u1"), "array: has rows of no bytes;"),
         ]
         for kind, array, text in refusals:
             with self.subTest(text):

@@ -243,8 +243,9 @@ class UdpSocket:
         """As `receive`, without waiting."""
 
     def receive_into(self, array: _HasBuffer, timeout: float | None = None) -> ReceivedRows:
-        """Waits for datagrams and copies those that have arrived into rows of an array of two dimensions or
-        more, from the first row on; at most as many as it has rows.
+        """Waits for datagrams and receives those that have arrived into rows of an array of two dimensions or
+        more, from the first row on; at most as many as it has rows. Rows behind the filled ones may have been
+        written, too.
 
         TypeError, ValueError: the array is read-only, its rows are not contiguous, it has no rows, or it
         holds objects.

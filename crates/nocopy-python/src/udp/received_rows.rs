@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use nocopy::udp::{FilledRow, FilledRows};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -14,7 +15,7 @@ use crate::memory::array_of;
 /// made when it is first asked for: a program that only wants their number pays for none.
 #[pyclass(frozen, module = "nocopy")]
 pub(crate) struct ReceivedRows {
-    reports: Vec<RowReport>,
+    rows: FilledRows,
     lengths: PyOnceLock<Py<PyAny>>,
     times: PyOnceLock<Py<PyAny>>,
     sources: PyOnceLock<Py<PyAny>>,
@@ -30,30 +31,22 @@ struct SourceRecord {
 
 const SOURCE_DTYPE: &str = "(16,)u1, u2";
 
-/// What is known about one datagram.
-#[derive(Clone, Copy)]
-pub(super) struct RowReport {
-    pub(super) bytes: usize,
-    pub(super) time_ns: u64,
-    pub(super) from: SocketAddr,
-}
-
 impl ReceivedRows {
-    pub(super) fn new(reports: Vec<RowReport>) -> Self {
+    pub(super) fn new(rows: FilledRows) -> Self {
         let (lengths, times, sources) = (PyOnceLock::new(), PyOnceLock::new(), PyOnceLock::new());
-        Self { reports, lengths, times, sources }
+        Self { rows, lengths, times, sources }
     }
 
-    /// The array of one value of each report.
+    /// The array of one value of each row.
     fn array<T: Copy + Send + 'static>(
         &self,
         py: Python<'_>,
         made: &PyOnceLock<Py<PyAny>>,
         dtype: &str,
-        value: impl Fn(&RowReport) -> T,
+        value: impl Fn(FilledRow) -> T,
     ) -> PyResult<Py<PyAny>> {
         let make = || {
-            let values = self.reports.iter().map(value).collect();
+            let values = self.rows.iter().map(value).collect();
             array_of::<T>(py, values, dtype).map(Bound::unbind)
         };
         made.get_or_try_init(py, make).map(|array| array.clone_ref(py))
@@ -73,31 +66,31 @@ impl ReceivedRows {
     /// Bytes of each datagram, int64; more than a row has if its end was cut off.
     #[getter]
     fn lengths(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.array(py, &self.lengths, "i8", |report| report.bytes as i64)
+        self.array(py, &self.lengths, "i8", |row| row.bytes as i64)
     }
 
     /// When each arrived, in nanoseconds, uint64; 0 if that is not known (see `receive_times`).
     #[getter]
     fn times(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.array(py, &self.times, "u8", |report| report.time_ns)
+        self.array(py, &self.times, "u8", |row| row.time.map_or(0, |time| time.ns))
     }
 
     /// Of each the sender: `address` (16 bytes; IPv4 as ::ffff:a.b.c.d) and `port`.
     #[getter]
     fn sources(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.array(py, &self.sources, SOURCE_DTYPE, |report| source_record(report.from))
+        self.array(py, &self.sources, SOURCE_DTYPE, |row| source_record(row.source))
     }
 
     /// The address that sent the datagram in that row, as sockets have it.
     fn source<'py>(&self, py: Python<'py>, row: usize) -> PyResult<Bound<'py, PyTuple>> {
-        let report = self.reports.get(row).ok_or_else(|| {
-            PyIndexError::new_err(format!("row: {row} was not filled; {} were", self.reports.len()))
+        let found = self.rows.iter().nth(row).ok_or_else(|| {
+            PyIndexError::new_err(format!("row: {row} was not filled; {} were", self.rows.len()))
         })?;
-        address::to_python(py, report.from)
+        address::to_python(py, found.source)
     }
 
     /// Rows that were filled: the first ones.
     fn __len__(&self) -> usize {
-        self.reports.len()
+        self.rows.len()
     }
 }

@@ -3,18 +3,21 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use nocopy::Pool;
-use nocopy::udp::{Builder, Burst as OwnedBurst, Method, PeerError, Receiver, Sender, Socket, UdpChecksum};
+use nocopy::udp::{
+    Builder, Burst as OwnedBurst, Method, PeerError, Receiver, RowFiller, Sender, Socket, UdpChecksum,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::burst::Burst;
 use super::from_open;
-use super::received_rows::{ReceivedRows, RowReport};
+use super::received_rows::ReceivedRows;
 use super::sending;
 use crate::account::{both_stats_dict, ledgers_dict};
 use crate::exported::{Access, Rows, rows};
@@ -38,6 +41,29 @@ pub(crate) struct UdpSocket {
     local: SocketAddr,
     /// Bytes that were copied into arrays because the caller asked for it.
     copied_into_arrays: AtomicU64,
+    /// How rows of the last array's shape are received.
+    filler: Mutex<Option<(RowShape, RowFiller)>>,
+}
+
+/// Of the rows of an array: bytes of each, and from one to the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct RowShape {
+    row_bytes: usize,
+    stride: usize,
+}
+
+impl RowShape {
+    fn of(rows: &Rows) -> Self {
+        Self { row_bytes: rows.row_bytes, stride: rows.stride }
+    }
+
+    /// The one that was used before, if it is for this shape; otherwise another.
+    fn filler(self, last: &mut Option<(Self, RowFiller)>) -> &mut RowFiller {
+        if last.as_ref().is_none_or(|(shape, _)| *shape != self) {
+            *last = Some((self, RowFiller::with_stride(self.row_bytes, self.stride)));
+        }
+        &mut last.as_mut().expect("made now").1
+    }
 }
 
 #[pymethods]
@@ -132,6 +158,7 @@ impl UdpSocket {
             sender: Half::new("UdpSocket: sending", sender),
             local,
             copied_into_arrays: AtomicU64::new(0),
+            filler: Mutex::new(None),
         })
     }
 
@@ -167,8 +194,9 @@ impl UdpSocket {
         list_of(py, bursts.unwrap_or_default())
     }
 
-    /// Waits for datagrams and copies those that have arrived into rows of an array, from the first row on;
-    /// at most as many as it has rows. Returns what is known about each row that was filled.
+    /// Waits for datagrams and receives those that have arrived into rows of an array, from the first row on;
+    /// at most as many as it has rows. Returns what is known about each row that was filled. Rows behind
+    /// those may have been written, too.
     #[pyo3(signature = (array, timeout = None))]
     fn receive_into(
         &self,
@@ -178,13 +206,27 @@ impl UdpSocket {
     ) -> PyResult<ReceivedRows> {
         let timeout = self::timeout(timeout)?;
         let rows = rows("array", array, Access::Write)?;
-        if rows.count == 0 {
-            return Err(PyValueError::new_err("array: has no rows; give one with a row for each datagram"));
+        if rows.count == 0 || rows.row_bytes == 0 {
+            let what = if rows.count == 0 { "has no rows" } else { "has rows of no bytes" };
+            let text = format!("array: {what}; give one with a row for each datagram");
+            return Err(PyValueError::new_err(text));
         }
         let receiver = &mut *self.receiver.get(py)?;
-        let reports = wait(py, timeout, |time| fill_rows(receiver, &rows, time))?.unwrap_or_default();
-        self.count_copied(reports.iter().map(|report| report.bytes.min(rows.row_bytes)).sum());
-        Ok(ReceivedRows::new(reports))
+        // Locked by the thread that has the half alone.
+        let mut filler = self.filler.lock().expect("nothing panics with it");
+        let filler = RowShape::of(&rows).filler(&mut filler);
+        let mut memory = rows.into_memory();
+        let filled = wait(py, timeout, |time| {
+            let count = receiver.receive_into(&mut memory, filler, Some(time))?;
+            Ok((count > 0).then(|| filler.filled().clone()))
+        });
+        drop(memory);
+        crate::exported::release_unused(py);
+        let filled = filled?.unwrap_or_default();
+        if !filled.is_empty() {
+            self.count_copied(filler.copied_bytes());
+        }
+        Ok(ReceivedRows::new(filled))
     }
 
     /// Sends datagrams to an address: a row of an array each; or one buffer as one datagram, or as several of
@@ -304,7 +346,10 @@ impl UdpSocket {
     /// Which methods were chosen, and what they were compared with, in words.
     fn explain(&self, py: Python<'_>) -> PyResult<String> {
         let receiver = self.receiver.get(py)?.explain();
-        Ok(format!("received: {receiver}\nsent: {}", self.sender.get(py)?.explain()))
+        let filler = self.filler.lock().expect("nothing panics with it");
+        let rows = filler.as_ref().map(|(_, filler)| format!("\nrows: {}", filler.explain()));
+        let (rows, sender) = (rows.unwrap_or_default(), self.sender.get(py)?.explain());
+        Ok(format!("received: {receiver}{rows}\nsent: {sender}"))
     }
 
     /// A descriptor that becomes readable when datagrams arrive; only to wait on, after `arm`.
@@ -458,32 +503,4 @@ fn gathered<'py>(py: Python<'py>, bursts: &[OwnedBurst]) -> PyResult<Bound<'py, 
     }
     let array = array_of_rows(py, bytes, [lengths.len(), row_bytes])?;
     Ok((array, array_of(py, lengths, "i8")?).into_pyobject(py)?.into_any())
-}
-
-/// As many datagrams, and never fewer, has a batch behind which more may wait: the library's batch has as
-/// many buffers. A call that finds nothing costs as much as one that receives a datagram.
-const FULL_BATCH: usize = 16;
-
-/// Copies what has arrived into the rows.
-fn fill_rows(receiver: &mut Receiver, rows: &Rows, time: Duration) -> io::Result<Option<Vec<RowReport>>> {
-    let mut reports = Vec::new();
-    let mut batch = receiver.receive_timeout(time)?;
-    loop {
-        let before = reports.len();
-        for datagram in batch.by_ref().take(rows.count - before) {
-            let copied = datagram.len().min(rows.row_bytes);
-            let row = rows.row(reports.len());
-            // SAFETY: the row is exported, writable memory of that many bytes, and none of ours.
-            unsafe { std::ptr::copy_nonoverlapping(datagram.as_ptr(), row.as_ptr(), copied) }
-            let time_ns = datagram.metadata().time.map_or(0, |time| time.ns);
-            reports.push(RowReport { bytes: datagram.len(), time_ns, from: datagram.source() });
-        }
-        drop(batch);
-        if reports.len() - before < FULL_BATCH || reports.len() == rows.count {
-            return Ok((!reports.is_empty()).then_some(reports));
-        }
-        // An error comes again; what was copied is not lost for it.
-        let Ok(next) = receiver.try_receive() else { return Ok(Some(reports)) };
-        batch = next;
-    }
 }

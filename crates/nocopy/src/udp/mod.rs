@@ -96,6 +96,8 @@ pub(crate) mod over_port;
 mod peer_error;
 mod placed;
 mod receiver;
+mod row_method;
+mod rows;
 pub(crate) mod run;
 mod sender;
 mod settings;
@@ -117,6 +119,7 @@ pub use outcome::SendError;
 pub use peer_error::PeerError;
 pub use placed::{Field, NonblockingPlacedReceiver, PlacedChunk, PlacedReceiver, Placing};
 pub use receiver::{NonblockingReceiver, NotPlaced, Receiver};
+pub use rows::{FilledRow, FilledRows, RowFiller};
 pub use sender::{NonblockingSender, Sender};
 
 use crate::engine::address;

@@ -12,13 +12,14 @@ use super::batch::Batch;
 use super::batch::{Datagram, OwnedDatagram};
 use super::open_error::OpenError;
 use super::placed::{PlacedReceiver, Placing};
+use super::rows::RowFiller;
 use super::{kernel, over_port};
 use crate::engine::half::{blocking_half, receiver_half};
 use crate::engine::wait::Wait;
 use crate::facts::evidence::Ledger;
 use crate::facts::method_explanation::Explanation;
 use crate::memory::area::Frame;
-use crate::memory::pool::Buffer;
+use crate::memory::pool::{Buffer, BufferMut};
 use crate::stats::Stats;
 
 /// The receiving half of a socket.
@@ -84,6 +85,29 @@ impl Receiver {
     /// As [`receive`](Self::receive).
     pub fn receive_timeout(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         self.0.receive_within(Some(timeout))
+    }
+
+    /// Waits for datagrams, for at most `timeout` if there is one, and receives those that have arrived into
+    /// rows of the memory, from the first row on; at most as many as it has rows. Returns the number of rows
+    /// that were filled, about which [`RowFiller::filled`] tells more: 0 when the time is over, or if a
+    /// signal ended the wait. Rows behind them may have been written, too.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_into(
+        &mut self,
+        memory: &mut BufferMut,
+        rows: &mut RowFiller,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        match &mut self.0.0 {
+            Left(kernel) => rows.fill(kernel, memory, timeout),
+            Right(port) => {
+                rows.begin();
+                rows.fill_from(Batch::from_port(port.receive_within(timeout)?), memory);
+                Ok(rows.filled().len())
+            }
+        }
     }
 
     /// Changes how to wait, from the next wait on; see [`Builder::wait`](super::Builder::wait).

@@ -3,8 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use nocopy::Cause;
-use nocopy::udp::Receiver;
+use nocopy::udp::{Receiver, RowFiller};
+use nocopy::{Cause, Pool};
 use nocopy_report::figure::Figure;
 use nocopy_report::result::Evidence;
 use serde::Serialize;
@@ -144,18 +144,13 @@ fn receive_into_rows(
     row_bytes: usize,
     gauge: &mut WindowGauge<'_>,
 ) -> io::Result<()> {
-    let mut array = vec![0; ARRAY_ROWS * row_bytes];
-    let mut filled = 0;
+    let pool = Pool::new(1, ARRAY_ROWS * row_bytes)?;
+    let mut array = pool.take().expect("nothing was taken yet");
+    array.resize(array.capacity());
+    let mut rows = RowFiller::new(row_bytes);
     while gauge.may_receive() {
-        let mut count = 0;
-        for datagram in receiver.receive_timeout(PATIENCE)? {
-            let row = &mut array[filled * row_bytes..][..row_bytes];
-            let copied = datagram.len().min(row_bytes);
-            row[..copied].copy_from_slice(&datagram[..copied]);
-            filled = (filled + 1) % ARRAY_ROWS;
-            count += 1;
-        }
-        gauge.count_packets(count);
+        let count = receiver.receive_into(&mut array, &mut rows, Some(PATIENCE))?;
+        gauge.count_packets(count as u64);
     }
     Ok(())
 }

@@ -15,13 +15,17 @@ const PARTS_MAX: usize = 1024;
 ///                     │              │
 ///   rows             row            row       rows_each = 2; behind them, rows go to the buffer, too
 /// ```
+///
+/// Without headers the gaps are side by side, and rows without a stride are one part of a message.
 #[derive(Debug)]
 pub(crate) struct Diversion<'a> {
     pub(crate) header_bytes: usize,
     pub(crate) row_bytes: usize,
+    /// From the start of a row to the start of the next one.
+    pub(crate) stride: usize,
     /// Rows for each message, as long as there are any.
     pub(crate) rows_each: usize,
-    /// A whole number of rows.
+    /// A whole number of rows; the last one may lack what is between rows.
     pub(crate) rows: &'a mut [u8],
 }
 
@@ -52,8 +56,11 @@ impl RecvmmsgArguments {
         // Its memory does not move until the call is over.
         self.parts.clear();
         self.parts.reserve_exact(messages * parts_each);
-        let Diversion { header_bytes, row_bytes, rows_each, .. } = *diversion;
-        let mut rows = diversion.rows.chunks_exact_mut(row_bytes);
+        let Diversion { header_bytes, row_bytes, stride, rows_each, .. } = *diversion;
+        let joins = header_bytes == 0 && stride == row_bytes;
+        // A part is a row, or all rows of a message.
+        let (part_stride, parts_of_rows) = if joins { (rows_each * stride, 1) } else { (stride, rows_each) };
+        let mut rows = diversion.rows.chunks_mut(part_stride);
         for slot in first..self.headers.len() {
             let start = self.parts.len();
             let mut rest = self.pieces[slot];
@@ -64,10 +71,11 @@ impl RecvmmsgArguments {
                 rest.iov_len -= bytes;
                 taken
             };
-            for row in rows.by_ref().take(rows_each) {
+            for part in rows.by_ref().take(parts_of_rows) {
+                let part = if joins { part } else { &mut part[..row_bytes] };
                 self.parts.push(take(header_bytes));
-                take(row_bytes); // the gap
-                self.parts.push(libc::iovec { iov_base: row.as_mut_ptr().cast(), iov_len: row.len() });
+                take(part.len()); // the gap
+                self.parts.push(libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
             }
             self.parts.push(rest);
             let header = &mut self.headers[slot].msg_hdr;

@@ -161,6 +161,16 @@ impl Receiver {
         std::mem::replace(&mut self.given, BatchCursor::ALL)
     }
 
+    /// How much of the last call's datagrams was returned; the rest [remains](Self::remaining).
+    pub(in crate::udp) fn set_cursor(&mut self, given: BatchCursor) {
+        self.given = given;
+    }
+
+    /// What was not returned of the last call's datagrams.
+    pub(in crate::udp) fn remaining(&mut self) -> Option<Batch<'_>> {
+        self.has_remaining().then(|| self.batch_of_runs())
+    }
+
     /// How many runs a call may receive.
     pub(in crate::udp) fn batch(&self) -> usize {
         self.free.count_max()

@@ -3,12 +3,12 @@
 use std::io;
 use std::time::Duration;
 
-use super::choice::{RowMethod, RowMethodChooser};
 use super::placer::{Placer, RowRange};
 use super::window::Row;
 use crate::sys::udp_receive::Diversion;
 use crate::udp::batch::BatchCursor;
 use crate::udp::kernel::{self, RowTarget};
+use crate::udp::row_method::{RowMethod, RowMethodChooser};
 
 /// Whether to wait for datagrams.
 #[derive(Debug, Clone, Copy)]
@@ -110,7 +110,7 @@ impl KernelSource {
             Some(range) => {
                 let header_bytes = datagram_bytes - row_bytes;
                 let rows = placer.absent_rows_mut(range);
-                let mut diversion = Diversion { header_bytes, row_bytes, rows_each, rows };
+                let mut diversion = Diversion { header_bytes, row_bytes, stride: row_bytes, rows_each, rows };
                 self.call_into(blocking, Some(&mut diversion))?;
                 self.diverted = self.receiver.has_diverted().then_some(DivertedRows { range, rows_each });
             }

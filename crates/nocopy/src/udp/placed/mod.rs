@@ -3,7 +3,6 @@
 //! [`window`] decides which row of which chunk a number is; [`placer`] has the chunks; [`receiver`] the
 //! sources of datagrams.
 
-mod choice;
 mod chunk;
 mod held;
 mod kernel_source;

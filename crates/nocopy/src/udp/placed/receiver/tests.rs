@@ -2,12 +2,12 @@
 
 use std::net::UdpSocket;
 
-use super::super::choice::RowMethod;
 use super::super::placer::PlacedCounters;
 use super::super::settings::Field;
 use super::*;
 use crate::sys::udp_receive::set_segment_bytes;
 use crate::udp::Socket;
+use crate::udp::row_method::RowMethod;
 
 const HEADER_BYTES: usize = 8;
 const ROW_BYTES: usize = 40;

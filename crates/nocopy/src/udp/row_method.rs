@@ -1,4 +1,4 @@
-//! How rows get from the kernel's socket into their chunk: the choice by measurement.
+//! How rows get from the kernel's socket to where they belong: the choice by measurement.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use crate::events::Half;
 /// Fewer datagrams show the cost of the call rather than that of a row.
 const TELLING_DATAGRAMS_MIN: usize = 8;
 
-/// A way for rows into their chunk.
+/// A way for rows to where they belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RowMethod {
+pub(in crate::udp) enum RowMethod {
     /// The kernel copies datagrams into buffers, from where rows are copied.
     ByBuffer,
     /// The kernel copies each row to where the next one belongs. If another datagram arrives there, its row
@@ -30,7 +30,7 @@ impl fmt::Display for RowMethod {
 
 /// The choice by the cost of a datagram: of the receiving call, without a wait, and of placing.
 #[derive(Debug)]
-pub(super) struct RowMethodChooser {
+pub(in crate::udp) struct RowMethodChooser {
     policy: Policy<RowMethod>,
     work: Work,
     sample: Option<CostSample>,
@@ -47,7 +47,7 @@ struct CostSample {
 
 impl RowMethodChooser {
     /// For rows of that length, among these methods.
-    pub(super) fn new(row_bytes: usize, methods: &[RowMethod]) -> Self {
+    pub(in crate::udp) fn new(row_bytes: usize, methods: &[RowMethod]) -> Self {
         let mut policy = Policy::new(methods).with_work_unit(WorkUnit::Rows);
         policy.report_as(Half::UdpReceiver);
         let bytes = u32::try_from(row_bytes).unwrap_or(u32::MAX);
@@ -56,30 +56,30 @@ impl RowMethodChooser {
     }
 
     /// The method for the next call. If it is to be [measured](Choice::measured), the call must not wait.
-    pub(super) fn choose(&mut self) -> Choice<RowMethod> {
+    pub(in crate::udp) fn choose(&mut self) -> Choice<RowMethod> {
         self.sample = None;
         self.policy.choose(self.work)
     }
 
     /// Begins to measure a call.
-    pub(super) fn start(&mut self, choice: Choice<RowMethod>) {
+    pub(in crate::udp) fn start(&mut self, choice: Choice<RowMethod>) {
         self.sample = Some(CostSample { choice, spent: Duration::ZERO, started: Some(Instant::now()) });
     }
 
     /// The call received nothing, or used another method.
-    pub(super) fn discard(&mut self) {
+    pub(in crate::udp) fn discard(&mut self) {
         self.sample = None;
     }
 
     /// Placing goes on, after [`pause`](Self::pause).
-    pub(super) fn resume(&mut self) {
+    pub(in crate::udp) fn resume(&mut self) {
         if let Some(sample) = &mut self.sample {
             sample.started.get_or_insert_with(Instant::now);
         }
     }
 
     /// A chunk is returned before all of the batch is placed.
-    pub(super) fn pause(&mut self) {
+    pub(in crate::udp) fn pause(&mut self) {
         if let Some(sample) = &mut self.sample
             && let Some(started) = sample.started.take()
         {
@@ -88,7 +88,7 @@ impl RowMethodChooser {
     }
 
     /// The batch is placed.
-    pub(super) fn record(&mut self, datagrams: usize) {
+    pub(in crate::udp) fn record(&mut self, datagrams: usize) {
         self.pause();
         if let Some(sample) = self.sample.take().filter(|_| datagrams >= TELLING_DATAGRAMS_MIN) {
             let work = Work { count: u32::try_from(datagrams).unwrap_or(u32::MAX), ..self.work };
@@ -96,7 +96,7 @@ impl RowMethodChooser {
         }
     }
 
-    pub(super) fn explain(&self) -> PolicyExplanation<RowMethod> {
+    pub(in crate::udp) fn explain(&self) -> PolicyExplanation<RowMethod> {
         self.policy.explain()
     }
 }
