@@ -115,8 +115,8 @@ fn single_datagrams_are_received_straight_into_rows() {
     }
 }
 
-/// The same datagrams by both methods: bursts of all lengths, datagrams shorter and longer than rows, and more
-/// of them than there are rows.
+/// The same datagrams by both methods: bursts of all lengths, datagrams shorter and longer than rows, and
+/// more of them than there are rows.
 #[test]
 fn both_methods_fill_the_same_rows() {
     for (method, stride) in [
@@ -153,7 +153,7 @@ fn both_methods_fill_the_same_rows() {
 }
 
 #[test]
-fn what_lies_between_rows_is_left_alone() {
+fn gaps_between_rows_are_not_written() {
     let stride = ROW_BYTES + 7;
     let mut rig = Rig::new(RowMethod::Straight, stride);
     rig.memory[..].fill(0xee);
