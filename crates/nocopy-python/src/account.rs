@@ -29,22 +29,30 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     Ok(dict)
 }
 
-/// The accounts of both halves of a port or socket.
-pub(crate) fn ledgers_dict(py: Python<'_>, received: Ledger, sent: Ledger) -> PyResult<Bound<'_, PyDict>> {
+/// The accounts of both halves of a port or socket; without the receiving one, if others receive in its place.
+pub(crate) fn ledgers_dict(
+    py: Python<'_>,
+    received: Option<Ledger>,
+    sent: Ledger,
+) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("received", ledger_dict(py, received)?)?;
+    if let Some(received) = received {
+        dict.set_item("received", ledger_dict(py, received)?)?;
+    }
     dict.set_item("sent", ledger_dict(py, sent)?)?;
     Ok(dict)
 }
 
-/// The counters of both halves of a port or socket.
+/// The counters of both halves, as [`ledgers_dict`].
 pub(crate) fn both_stats_dict<'py>(
     py: Python<'py>,
-    received: &Stats,
+    received: Option<&Stats>,
     sent: &Stats,
 ) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("received", stats_dict(py, received)?)?;
+    if let Some(received) = received {
+        dict.set_item("received", stats_dict(py, received)?)?;
+    }
     dict.set_item("sent", stats_dict(py, sent)?)?;
     Ok(dict)
 }

@@ -103,6 +103,11 @@ pub(crate) enum Access {
 
 fn export(argument: &str, object: &Bound<'_, PyAny>, access: Access) -> PyResult<PyUntypedBuffer> {
     let buffer = PyUntypedBuffer::get(object).map_err(|_| {
+        if dimensions(object) == 0 {
+            return PyValueError::new_err(format!(
+                "{argument}: has no dimension; give numpy.atleast_1d of it, or its bytes"
+            ));
+        }
         let kind = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
         PyTypeError::new_err(format!(
             "{argument}: has no buffer; it is of type {kind}; give a numpy array, bytes, or another object with the buffer protocol"

@@ -64,6 +64,11 @@ impl<T> std::ops::DerefMut for Used<'_, T> {
 }
 
 impl<T> Used<'_, T> {
+    /// Takes it out: the half is closed from now on.
+    pub(crate) fn take(mut self) -> T {
+        self.guard.take().expect("checked when it was locked")
+    }
+
     /// Turns the half into something else: it is closed then. What is refused stays.
     pub(crate) fn become_other<R, E>(mut self, convert: impl FnOnce(T) -> Result<R, (T, E)>) -> Result<R, E> {
         let value = self.guard.take().expect("checked when it was locked");
@@ -80,13 +85,19 @@ impl<T> Half<T> {
         Self { what, half: OfProcess::new(Mutex::new(Some(value))) }
     }
 
-    fn lock(&self) -> PyResult<MutexGuard<'_, Option<T>>> {
-        let what = self.what;
+    fn check_process(&self) -> PyResult<()> {
         if self.half.made_in.is_outdated() {
             return Err(PyRuntimeError::new_err(format!(
-                "{what}: belongs to the process that forked this one; open another in this process"
+                "{}: belongs to the process that forked this one; open another in this process",
+                self.what
             )));
         }
+        Ok(())
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<T>>> {
+        self.check_process()?;
+        let what = self.what;
         match self.half.value.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::WouldBlock) => Err(PyRuntimeError::new_err(format!(
@@ -103,12 +114,20 @@ impl<T> Half<T> {
     /// # Errors
     /// `RuntimeError`: another thread uses it, or it is the parent process's. `ValueError`: it is closed.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<Used<'_, T>> {
+        let closed = || PyValueError::new_err(format!("{}: is closed; open another", self.what));
+        self.get_open(py)?.ok_or_else(closed)
+    }
+
+    /// The half, for this thread alone; `None` if it is closed.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), but for closed ones.
+    pub(crate) fn get_open(&self, py: Python<'_>) -> PyResult<Option<Used<'_, T>>> {
+        // Before a lock that a thread of the parent may have held at the fork.
+        self.check_process()?;
         exported::release_unused(py);
         let guard = self.lock()?;
-        if guard.is_none() {
-            return Err(PyValueError::new_err(format!("{}: is closed; open another", self.what)));
-        }
-        Ok(Used { guard })
+        Ok(guard.is_some().then_some(Used { guard }))
     }
 
     /// Takes the half out: it is closed from now on. `None` if it was.
@@ -128,7 +147,8 @@ pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let convert = |seconds: f64| {
         let text = format!("timeout: {seconds} s is no time to wait; give seconds from 0 on, or None");
         // Longer than any process runs.
-        Duration::try_from_secs_f64(seconds.min(1e9)).map_err(|_| PyValueError::new_err(text))
+        Duration::try_from_secs_f64(if seconds > 1e9 { 1e9 } else { seconds })
+            .map_err(|_| PyValueError::new_err(text))
     };
     seconds.map(convert).transpose()
 }
@@ -152,9 +172,10 @@ pub(crate) fn wait<R: Send>(
             return Ok(Some(received));
         }
         py.check_signals()?;
-        if left.is_some_and(|left| left <= this_wait) {
+        // A call may return early: by a signal, or by what is not for this half.
+        left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
             return Ok(None);
         }
-        left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
     }
 }

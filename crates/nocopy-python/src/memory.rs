@@ -108,8 +108,15 @@ impl Memory {
     /// `view` is the interpreter's, to be filled.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
-        if this.owner.lock().expect("nothing panics with it").is_none() {
-            return Err(sent());
+        match &*this.owner.lock().expect("nothing panics with it") {
+            None => return Err(sent()),
+            // It would be sent, and its memory used for something else, while the array is there.
+            Some(owner) if owner.is::<BufferMut>() && is_for_array_without_view(flags) => {
+                return Err(PyBufferError::new_err(
+                    "buffer: numpy.ndarray(buffer=...) keeps no view of it; use numpy.frombuffer or memoryview",
+                ));
+            }
+            Some(_) => {}
         }
         let bytes = this.bytes.load(Relaxed);
         let read_only = c_int::from(!this.is_writable);
@@ -146,6 +153,12 @@ impl Memory {
     fn __len__(&self) -> usize {
         self.bytes.load(Relaxed)
     }
+}
+
+/// Whether a request is `numpy.ndarray`'s (`PyArray_BufferConverter`): it gives the view back at once, and goes
+/// on using the memory.
+fn is_for_array_without_view(flags: c_int) -> bool {
+    flags & ffi::PyBUF_ANY_CONTIGUOUS == ffi::PyBUF_ANY_CONTIGUOUS && flags & ffi::PyBUF_FORMAT == 0
 }
 
 fn sent() -> PyErr {
@@ -195,10 +208,10 @@ pub(crate) fn array_over<'py, D: IntoPyObject<'py> + Copy>(
 }
 
 /// A new array of the numbers or records in that vector, whose memory it takes over.
-pub(crate) fn array_of<'py, T: Copy + Send + 'static>(
+pub(crate) fn array_of<'py, T: Copy + Send + 'static, D: IntoPyObject<'py> + Copy>(
     py: Python<'py>,
     records: Vec<T>,
-    dtype: &str,
+    dtype: D,
 ) -> PyResult<Bound<'py, PyAny>> {
     let shape = [records.len()];
     array_over_vector(py, records, &Layout { shape: &shape, dtype, offset: 0, strides: None })

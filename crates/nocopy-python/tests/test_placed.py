@@ -115,6 +115,9 @@ class PlacedTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "closed"):
             self.socket.receive(0.0)
         self.socket.send_to(b"answer", self.sender.local_addr())
+        self.assertEqual(self.socket.stats()["sent"]["moved"], 1)
+        self.assertEqual(self.socket.ledger()["sent"]["bytes"], 6)
+        self.assertIn("sent: ", self.socket.explain())
 
     def test_every_byte_is_in_the_ledger(self):
         placed = self.place()

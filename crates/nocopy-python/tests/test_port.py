@@ -59,6 +59,17 @@ class MemoryPortTest(unittest.TestCase):
         self.assertEqual(got, expected)
         self.assertEqual(self.left.send(np.empty((0, 60), "u1")), 0)
 
+    def test_a_port_without_frames_to_send_says_so(self):
+        left, right = nocopy.Port.memory_pair(frame_count=(64, 0))
+        with self.assertRaisesRegex(OSError, "has no frames to send from"):
+            left.send(np.zeros((2, 60), "u1"), 10.0)
+        left.close(), right.close()
+
+    def test_what_does_not_fit_within_the_timeout_is_not_sent(self):
+        left, right = nocopy.Port.memory_pair(frame_count=(64, 64))
+        self.assertLess(left.send(np.zeros((1000, 60), "u1"), 0.05), 1000)  # nothing receives
+        left.close(0.0), right.close()
+
     def test_what_cannot_be_sent_is_refused(self):
         for data, error, expected in [
             ("text", TypeError, "data: has no buffer; it is of type str"),

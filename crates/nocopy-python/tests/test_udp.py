@@ -112,6 +112,20 @@ class ReceivedTest(UdpTest):
         sender.send_to(np.zeros((2, 0), "u1"), to)
         self.assertEqual(datagrams_of(receive_bursts(receiver, 3)), [b"", b"", b""])
 
+    def test_what_an_iteration_leaves_is_received_later(self):
+        receiver, sender, to = self.pair()
+        sent = [bytes([number] * 100) for number in range(40)]
+        for datagram in sent[:20]:
+            sender.send_to(datagram, to)
+        sender.send_to(b"".join(sent[20:]) + b"short", to, segment=100)
+        received = []
+        while len(received) < 41:
+            for burst in receiver:
+                received += datagrams_of([burst])
+                break
+            received += datagrams_of(receiver.try_receive()) if len(received) % 3 == 0 else []
+        self.assertEqual(received, sent + [b"short"])
+
     def test_nothing_within_the_timeout_is_an_empty_list(self):
         receiver = self.open()
         self.assertEqual(receiver.receive(0.0), [])
@@ -217,7 +231,8 @@ class ReceivedIntoTest(UdpTest):
         self.assertEqual((len(rows), rows.lengths.dtype, rows.times.dtype), (1, np.int64, np.uint64))
         self.assertGreater(int(rows.times[0]), 10**18)
         self.assertEqual(rows.source(0), sender.local_addr())
-        self.assertEqual(rows.sources[0][1], sender.local_addr()[1])
+        self.assertEqual(rows.sources["port"][0], sender.local_addr()[1])
+        self.assertEqual(rows.sources["address"].shape, (1, 16))
         self.assertIn("1 was not filled; 1 were", self.error_of(IndexError, rows.source, 1))
 
     def test_nothing_within_the_timeout_fills_no_row(self):
@@ -231,6 +246,7 @@ class ReceivedIntoTest(UdpTest):
             (TypeError, "no array", "array: has no buffer; it is of type str;"),
             (TypeError, np.array([[None]]), "array: holds Python objects (dtype object);"),
             (ValueError, read_only, "array: is read-only;"),
+            (ValueError, np.uint64(7), "array: has no dimension; give numpy.atleast_1d of it"),
             (ValueError, np.zeros(8, "u1"), "array: has 1 dimension(s), of shape [8];"),
             (ValueError, np.zeros((2, 8), "u1")[:, ::2], "array: its rows are not contiguous; its strides"),
             (ValueError, np.zeros((2, 8), "u1")[::-1], "its strides are [-8, 1] for the shape [2, 8]"),
@@ -297,6 +313,14 @@ class SentTest(UdpTest):
             with self.subTest(text):
                 self.assertIn(text, self.error_of(kind, sender.send_to, b"x", to))
 
+    def test_a_buffer_is_refused_to_an_array_that_keeps_no_view(self):
+        buffer = self.open().buffer()
+        with self.assertRaisesRegex(BufferError, "numpy.frombuffer"):
+            np.ndarray(len(buffer), "u1", buffer=buffer)
+        view = np.frombuffer(buffer, "u1")
+        view[:] = 7
+        self.assertEqual(bytes(buffer), bytes([7] * len(buffer)))
+
     def test_a_queued_buffer_is_exported_until_it_was_sent(self):
         receiver, sender, to = self.pair()
         data = bytearray(b"x" * 5000)
@@ -335,6 +359,12 @@ class SocketTest(UdpTest):
         self.assertEqual(raised.exception.errno, 99)
         self.assertIn("192.0.2.1:0: not bound (EADDRNOTAVAIL);", str(raised.exception))
 
+    def test_memory_of_no_bytes_is_refused(self):
+        for pool in [(0, 65536), (4, 0)]:
+            for argument in ["receive_pool", "send_pool"]:
+                text = self.error_of(ValueError, nocopy.UdpSocket, **{argument: pool})
+                self.assertIn(f"{argument}: ({pool[0]}, {pool[1]}) is no memory", text)
+
     def test_settings_that_are_not_known_are_refused(self):
         refusals = [
             ({"method": "pigeon"}, "method: 'pigeon' is not known; give one of '"),
@@ -362,6 +392,7 @@ class SocketTest(UdpTest):
     def test_a_negative_timeout_is_refused(self):
         text = self.error_of(ValueError, self.open().receive, -1.0)
         self.assertEqual(text, "timeout: -1 s is no time to wait; give seconds from 0 on, or None")
+        self.assertIn("timeout: NaN", self.error_of(ValueError, self.open().receive, float("nan")))
 
     def test_a_closed_socket_is_refused(self):
         with self.open() as socket:

@@ -382,8 +382,8 @@ class PlacedReceiver:
         """As `receive`, without waiting."""
 
     def finish(self) -> Chunk | None:
-        """Ends the oldest chunk that is not complete, and returns it; None if no datagram is in any. For the
-        end of a run."""
+        """Ends the chunks that are open, and returns the oldest; the others follow, until it returns None. For
+        the end of a run, or a pause: a datagram that comes later for one of them begins it anew."""
 
     def close(self) -> None:
         """Closes it. Chunks that are kept stay."""

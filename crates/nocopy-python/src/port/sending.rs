@@ -1,7 +1,7 @@
 //! Arrays as packets.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nocopy::{Reason, Sender};
 use pyo3::exceptions::PyValueError;
@@ -29,13 +29,15 @@ pub(super) fn outgoing(data: &Bound<'_, PyAny>) -> PyResult<Rows> {
 /// queued, or after about `time`.
 ///
 /// # Errors
-/// The rows are too long; the interface is down or was removed.
+/// The rows are too long; the interface is down or was removed; the port has no frames to send from.
 pub(super) fn queue_rows(
     sender: &mut Sender,
     rows: &Rows,
     done: &mut usize,
     time: Duration,
 ) -> io::Result<Option<()>> {
+    let end = Instant::now() + time;
+    let mut was_stuck = false;
     while *done < rows.count {
         let mut drafts = sender.drafts(rows.count - *done, rows.row_bytes)?;
         let is_stuck = drafts.remaining() == 0;
@@ -48,8 +50,17 @@ pub(super) fn queue_rows(
             *done += 1;
         }
         drop(drafts);
+        if is_stuck && was_stuck {
+            return Err(io::Error::other(
+                "port: has no frames to send from; open it with some, by frame_count=(receive, send)",
+            ));
+        }
         // Frames are free again when the kernel has sent them.
+        was_stuck = is_stuck;
         if is_stuck && !(sender.flush_timeout(time)? && sender.drain(time)?) {
+            return Ok(None);
+        }
+        if *done < rows.count && Instant::now() >= end && !is_stuck {
             return Ok(None);
         }
     }

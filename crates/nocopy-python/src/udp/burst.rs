@@ -67,7 +67,8 @@ impl Burst {
         address::to_python(py, self.from)
     }
 
-    /// When they arrived, in nanoseconds of `clock`, or None; see `receive_times`.
+    /// When they arrived, in nanoseconds since 1970 (over a port: of the card's clock), or None; see
+    /// `receive_times`.
     #[getter]
     fn time(&self) -> Option<u64> {
         self.metadata.time.map(|time| time.ns)

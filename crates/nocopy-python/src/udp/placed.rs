@@ -180,8 +180,8 @@ impl PythonPlacedReceiver {
         self.chunk(py, chunk)
     }
 
-    /// Ends the oldest chunk that is not complete, and returns it; None if no datagram is in any. For the end
-    /// of a run.
+    /// Ends the chunks that are open, and returns the oldest; the others follow, until it returns None. For
+    /// the end of a run, or a pause: a datagram that comes later for one of them begins it anew.
     fn finish(&self, py: Python<'_>) -> PyResult<Option<Chunk>> {
         let chunk = self.half.get(py)?.finish();
         self.chunk(py, chunk)

@@ -6,7 +6,7 @@ use nocopy::udp::{FilledRow, FilledRows};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::address;
 use crate::memory::array_of;
@@ -29,8 +29,6 @@ struct SourceRecord {
     port: u16,
 }
 
-const SOURCE_DTYPE: &str = "(16,)u1, u2";
-
 impl ReceivedRows {
     pub(super) fn new(rows: FilledRows) -> Self {
         let (lengths, times, sources) = (PyOnceLock::new(), PyOnceLock::new(), PyOnceLock::new());
@@ -38,16 +36,16 @@ impl ReceivedRows {
     }
 
     /// The array of one value of each row.
-    fn array<T: Copy + Send + 'static>(
+    fn array<'py, T: Copy + Send + 'static, D: IntoPyObject<'py> + Copy>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         made: &PyOnceLock<Py<PyAny>>,
-        dtype: &str,
+        dtype: D,
         value: impl Fn(FilledRow) -> T,
     ) -> PyResult<Py<PyAny>> {
         let make = || {
             let values = self.rows.iter().map(value).collect();
-            array_of::<T>(py, values, dtype).map(Bound::unbind)
+            array_of::<T, _>(py, values, dtype).map(Bound::unbind)
         };
         made.get_or_try_init(py, make).map(|array| array.clone_ref(py))
     }
@@ -78,7 +76,10 @@ impl ReceivedRows {
     /// Of each the sender: `address` (16 bytes; IPv4 as ::ffff:a.b.c.d) and `port`.
     #[getter]
     fn sources(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.array(py, &self.sources, SOURCE_DTYPE, |row| source_record(row.source))
+        let dtype = PyList::empty(py);
+        dtype.append(("address", "u1", (16,)))?;
+        dtype.append(("port", "u2"))?;
+        self.array(py, &self.sources, &dtype, |row| source_record(row.source))
     }
 
     /// The address that sent the datagram in that row, as sockets have it.

@@ -1,6 +1,8 @@
 //! Arrays as datagrams.
 
+use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use nocopy::udp::{DATAGRAM_BYTES_MAX, Message, Sender};
 use nocopy::{Buffer, Reason, Rejected};
@@ -10,12 +12,22 @@ use pyo3::prelude::*;
 use crate::exported::{Access, RowBuffers, contiguous, dimensions, rows};
 use crate::memory::Memory;
 
-/// The messages that an argument becomes.
-pub(super) enum Outgoing {
-    /// Datagrams of one length.
-    One(Message),
-    /// One for each row.
-    Apart(Vec<Buffer>),
+/// The messages that an argument becomes: one of datagrams of one length, or one for each row.
+pub(super) struct Outgoing {
+    next: Option<Message>,
+    others: std::vec::IntoIter<Message>,
+}
+
+impl From<Message> for Outgoing {
+    fn from(message: Message) -> Self {
+        Self { next: Some(message), others: Vec::new().into_iter() }
+    }
+}
+
+impl From<Vec<Buffer>> for Outgoing {
+    fn from(rows: Vec<Buffer>) -> Self {
+        Self { next: None, others: rows.into_iter().map(Message::from).collect::<Vec<_>>().into_iter() }
+    }
 }
 
 /// A row a datagram, if it is an array of rows; otherwise one datagram, or several of `segment` bytes.
@@ -29,12 +41,12 @@ pub(super) fn outgoing(object: &Bound<'_, PyAny>, segment: Option<usize>) -> PyR
     if let Ok(memory) = object.cast::<Memory>()
         && let Some(buffer) = memory.get().take_buffer()?
     {
-        return Ok(Outgoing::One(message(buffer.freeze(), segment)));
+        return Ok(message(buffer.freeze(), segment).into());
     }
     if dimensions(object) < 2 {
         return Ok(match contiguous("data", object, Access::Read)?.into_buffers() {
-            RowBuffers::Contiguous(buffer) => Outgoing::One(message(buffer, segment)),
-            RowBuffers::Apart(buffers) => Outgoing::Apart(buffers),
+            RowBuffers::Contiguous(buffer) => message(buffer, segment).into(),
+            RowBuffers::Apart(buffers) => buffers.into(),
         });
     }
     if segment.is_some() {
@@ -51,10 +63,10 @@ pub(super) fn outgoing(object: &Bound<'_, PyAny>, segment: Option<usize>) -> PyR
     }
     Ok(match rows.into_buffers() {
         // Rows of no bytes are datagrams, too.
-        _ if row_bytes == 0 => Outgoing::Apart((0..count).map(|_| Buffer::from(Vec::new())).collect()),
-        RowBuffers::Contiguous(_) if count == 0 => Outgoing::Apart(Vec::new()),
-        RowBuffers::Contiguous(buffer) => Outgoing::One(Message::segments(buffer, row_bytes)),
-        RowBuffers::Apart(buffers) => Outgoing::Apart(buffers),
+        _ if row_bytes == 0 => (0..count).map(|_| Buffer::from(Vec::new())).collect::<Vec<_>>().into(),
+        RowBuffers::Contiguous(_) if count == 0 => Vec::new().into(),
+        RowBuffers::Contiguous(buffer) => Message::segments(buffer, row_bytes).into(),
+        RowBuffers::Apart(buffers) => buffers.into(),
     })
 }
 
@@ -65,31 +77,39 @@ fn message(buffer: Buffer, segment: Option<usize>) -> Message {
     }
 }
 
-/// Queues what is to be sent, and makes room for it where that is needed.
-///
-/// # Errors
-/// The reason, with the number of datagrams that were queued before.
-pub(super) fn queue(sender: &mut Sender, outgoing: Outgoing, to: Option<SocketAddr>) -> Result<(), Reason> {
-    match outgoing {
-        Outgoing::One(message) => queue_message(sender, message, to),
-        Outgoing::Apart(buffers) => {
-            buffers.into_iter().try_for_each(|buffer| queue_message(sender, buffer.into(), to))
+impl Outgoing {
+    /// Queues datagrams, and makes room for them where that is needed. Returns once all are queued, or after
+    /// about `time`.
+    ///
+    /// # Errors
+    /// A datagram was refused; those before it are queued.
+    pub(super) fn queue(
+        &mut self,
+        sender: &mut Sender,
+        to: Option<SocketAddr>,
+        time: Duration,
+    ) -> io::Result<Option<()>> {
+        let mut is_flushed = false;
+        while let Some(message) = self.next.take().or_else(|| self.others.next()) {
+            let sent = match to {
+                Some(to) => sender.send_to(message, to),
+                None => sender.send(message),
+            };
+            match sent {
+                Ok(_) => is_flushed = false,
+                Err(Rejected { item, reason: Reason::Full }) => {
+                    self.next = Some(item);
+                    // What is queued first; then what the kernel still reads.
+                    let has_room =
+                        if is_flushed { sender.drain(time)? } else { sender.flush_timeout(time)? };
+                    if !has_room {
+                        return Ok(None);
+                    }
+                    is_flushed = true;
+                }
+                Err(Rejected { reason, .. }) => return Err(reason.into()),
+            }
         }
-    }
-}
-
-fn queue_message(sender: &mut Sender, message: Message, to: Option<SocketAddr>) -> Result<(), Reason> {
-    #[expect(clippy::result_large_err, reason = "what is rejected comes back, and allocates nothing")]
-    let send = |sender: &mut Sender, message| match to {
-        Some(to) => sender.send_to(message, to),
-        None => sender.send(message),
-    };
-    match send(sender, message) {
-        Ok(_) => Ok(()),
-        Err(Rejected { item, reason: Reason::Full }) => {
-            sender.flush().map_err(Reason::System)?;
-            send(sender, item).map(drop).map_err(|rejected| rejected.reason)
-        }
-        Err(Rejected { reason, .. }) => Err(reason),
+        Ok(Some(()))
     }
 }

@@ -21,7 +21,7 @@ use super::received_rows::ReceivedRows;
 use super::sending;
 use crate::account::{both_stats_dict, ledgers_dict};
 use crate::exported::{Access, Rows, rows};
-use crate::half::{Half, timeout, wait};
+use crate::half::{Half, Used, timeout, wait};
 use crate::memory::{Memory, array_of, array_of_rows};
 use crate::{address, error, port, settings};
 
@@ -41,6 +41,8 @@ pub(crate) struct UdpSocket {
     local: SocketAddr,
     /// Bytes that were copied into arrays because the caller asked for it.
     copied_into_arrays: AtomicU64,
+    /// The shorter last datagram of the burst that an iteration returned last.
+    rest: Mutex<Option<Burst>>,
     /// How rows of the last array's shape are received.
     filler: Mutex<Option<(RowShape, RowFiller)>>,
 }
@@ -158,6 +160,7 @@ impl UdpSocket {
             sender: Half::new("UdpSocket: sending", sender),
             local,
             copied_into_arrays: AtomicU64::new(0),
+            rest: Mutex::new(None),
             filler: Mutex::new(None),
         })
     }
@@ -179,6 +182,9 @@ impl UdpSocket {
     ) -> PyResult<Bound<'py, PyAny>> {
         let timeout = self::timeout(timeout)?;
         let receiver = &mut *self.receiver.get(py)?;
+        if !gather && let Some(rest) = self.take_rest() {
+            return Ok(PyList::new(py, [rest])?.into_any());
+        }
         let bursts = wait(py, timeout, |time| take_bursts(receiver, Some(time)))?.unwrap_or_default();
         if !gather {
             return list_of(py, bursts);
@@ -190,6 +196,9 @@ impl UdpSocket {
     /// As `receive`, without waiting.
     fn try_receive<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let receiver = &mut *self.receiver.get(py)?;
+        if let Some(rest) = self.take_rest() {
+            return Ok(PyList::new(py, [rest])?.into_any());
+        }
         let bursts = py.detach(|| take_bursts(receiver, None)).map_err(error::from_io)?;
         list_of(py, bursts.unwrap_or_default())
     }
@@ -321,35 +330,48 @@ impl UdpSocket {
     #[pyo3(signature = (timeout = 10.0))]
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = self::timeout(Some(timeout))?.unwrap_or(Duration::ZERO);
-        let (receiver, sender) = (self.receiver.take()?, self.sender.take()?);
+        // Both, before one is closed.
+        let (receiver, mut sender) = (self.receiver.get_open(py)?, self.sender.get_open(py)?);
+        let drained = sender.as_mut().map_or(Ok(None), |sender| {
+            let sender = &mut **sender;
+            wait(py, Some(timeout), |time| Ok(sender.drain(time)?.then_some(())))
+        });
+        let (receiver, sender) = (receiver.map(Used::take), sender.map(Used::take));
         let closed = py.detach(move || {
             drop(receiver);
-            sender.map_or(Ok(true), |mut sender| sender.close(timeout))
+            sender.map_or(Ok(true), |mut sender| sender.close(Duration::ZERO))
         });
         crate::exported::release_unused(py);
+        drained?;
         closed.map_err(error::from_io)
     }
 
     /// Evidence for every byte, by half: how many were not copied, and how many were, by cause. Beside them,
     /// how many were copied once more, into arrays, because `receive_into` or `gather` asked for it.
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = ledgers_dict(py, self.receiver.get(py)?.ledger(), self.sender.get(py)?.ledger())?;
+        let received = self.receiver.get_open(py)?.map(|receiver| receiver.ledger());
+        let dict = ledgers_dict(py, received, self.sender.get(py)?.ledger())?;
         dict.set_item("copied into arrays", self.copied_into_arrays.load(Relaxed))?;
         Ok(dict)
     }
 
     /// All counters, by half.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        both_stats_dict(py, &self.receiver.get(py)?.stats(), &self.sender.get(py)?.stats())
+        let received = self.receiver.get_open(py)?.map(|receiver| receiver.stats());
+        both_stats_dict(py, received.as_ref(), &self.sender.get(py)?.stats())
     }
 
     /// Which methods were chosen, and what they were compared with, in words.
     fn explain(&self, py: Python<'_>) -> PyResult<String> {
-        let receiver = self.receiver.get(py)?.explain();
-        let filler = self.filler.lock().expect("nothing panics with it");
-        let rows = filler.as_ref().map(|(_, filler)| format!("\nrows: {}", filler.explain()));
-        let (rows, sender) = (rows.unwrap_or_default(), self.sender.get(py)?.explain());
-        Ok(format!("received: {receiver}{rows}\nsent: {sender}"))
+        let mut text = format!("sent: {}", self.sender.get(py)?.explain());
+        // While this thread has the half, no other one waits with the filler.
+        if let Some(receiver) = self.receiver.get_open(py)? {
+            text = format!("received: {}\n{text}", receiver.explain());
+            if let Some((_, filler)) = &*self.filler.lock().expect("nothing panics with it") {
+                text = format!("{text}\nreceived into rows: {}", filler.explain());
+            }
+        }
+        Ok(text)
     }
 
     /// A descriptor that becomes readable when datagrams arrive; only to wait on, after `arm`.
@@ -378,7 +400,7 @@ impl UdpSocket {
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bursts {
-        Bursts { socket: slf.unbind(), waiting: Vec::new().into_iter() }
+        Bursts(slf.unbind())
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -396,6 +418,10 @@ impl UdpSocket {
         &self.receiver
     }
 
+    fn take_rest(&self) -> Option<Burst> {
+        self.rest.lock().expect("nothing panics with it").take()
+    }
+
     fn count_copied(&self, bytes: usize) {
         self.copied_into_arrays.fetch_add(bytes as u64, Relaxed);
     }
@@ -409,22 +435,25 @@ impl UdpSocket {
         flush: bool,
     ) -> PyResult<()> {
         let sender = &mut *self.sender.get(py)?;
-        let outgoing = sending::outgoing(data, segment)?;
-        let sent = py.detach(|| {
-            sending::queue(sender, outgoing, to).map_err(io::Error::from)?;
-            if flush { sender.flush() } else { Ok(()) }
-        });
+        let mut outgoing = sending::outgoing(data, segment)?;
+        let queued = wait(py, None, |time| outgoing.queue(sender, to, time));
+        // What was queued before an error or a signal is sent, too, as far as that needs no wait.
+        let flushed = match queued {
+            Ok(_) if flush => wait(py, None, |time| Ok(sender.flush_timeout(time)?.then_some(()))).map(drop),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let _ = py.detach(|| sender.flush_timeout(Duration::ZERO));
+                Err(error)
+            }
+        };
         crate::exported::release_unused(py);
-        sent.map_err(error::from_io)
+        flushed
     }
 }
 
 /// What `for burst in socket` goes through.
-#[pyclass(module = "nocopy")]
-pub(crate) struct Bursts {
-    socket: Py<UdpSocket>,
-    waiting: std::vec::IntoIter<Burst>,
-}
+#[pyclass(frozen, module = "nocopy")]
+pub(crate) struct Bursts(Py<UdpSocket>);
 
 #[pymethods]
 impl Bursts {
@@ -432,21 +461,29 @@ impl Bursts {
         slf
     }
 
-    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Burst>> {
-        loop {
-            if let Some(burst) = self.waiting.next() {
-                return Ok(Some(burst));
-            }
-            let socket = self.socket.get();
-            let receiver = &mut *socket.receiver.get(py)?;
-            let bursts = wait(py, None, |time| take_bursts(receiver, Some(time)))?.unwrap_or_default();
-            self.waiting = to_bursts(py, bursts)?.into_iter();
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Burst>> {
+        let socket = self.0.get();
+        let receiver = &mut *socket.receiver.get(py)?;
+        if let Some(rest) = socket.take_rest() {
+            return Ok(Some(rest));
         }
+        // One at a time: those that follow stay for any other call that receives.
+        let burst = wait(py, None, |time| Ok(receiver.receive_timeout(time)?.next_burst()))?;
+        let Some(burst) = burst else { return Ok(None) };
+        let mut parts = Burst::of_equal_lengths(py, burst)?.into_iter();
+        let first = parts.next();
+        *socket.rest.lock().expect("nothing panics with it") = parts.next();
+        Ok(first)
     }
 }
 
 /// A pool of so many buffers of so many bytes.
 fn new_pool(argument: &str, (buffers, bytes): (u32, usize)) -> PyResult<Pool> {
+    if buffers == 0 || bytes == 0 {
+        let text =
+            format!("{argument}: ({buffers}, {bytes}) is no memory; give how many buffers, and their bytes");
+        return Err(PyValueError::new_err(text));
+    }
     Pool::new(buffers, bytes).map_err(|error| {
         PyValueError::new_err(format!(
             "{argument}: {buffers} buffers of {bytes} bytes cannot be made; {error}"
