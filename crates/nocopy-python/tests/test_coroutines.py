@@ -230,6 +230,28 @@ class TestEndpoint(unittest.IsolatedAsyncioTestCase):
         await serving
 
 
+class TestPort(unittest.IsolatedAsyncioTestCase):
+    async def test_a_pair_sends_and_receives(self):
+        left, right = nocopy.Port.memory_pair()
+        self.assertIsInstance(left, nocopy.Port)
+        rows = np.arange(200 * 60, dtype="u2").astype("u1").reshape(200, 60)
+
+        async def receive():
+            received = []
+            while len(received) < 200:
+                batch = await right.areceive(PATIENCE)
+                received += [batch.data[p["offset"] :][: p["length"]].tobytes() for p in batch.packets]
+            return received
+
+        receiving = asyncio.create_task(receive())
+        self.assertEqual(await left.asend(rows, PATIENCE), 200)
+        self.assertEqual(await receiving, [row.tobytes() for row in rows])
+        self.assertEqual(await left.asend(bytes(60), PATIENCE), 1)
+        self.assertTrue(await left.adrain(PATIENCE))
+        await left.aclose()
+        await right.aclose()
+
+
 class TestThreads(unittest.TestCase):
     def test_two_loops_for_one_endpoint_are_refused(self):
         socket = nocopy.Endpoint("127.0.0.1:0")

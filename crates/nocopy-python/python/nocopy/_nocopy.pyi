@@ -537,7 +537,7 @@ class Port:
 
     def __new__(
         cls,
-        interface: str,
+        interface: str | Port,
         *,
         queue: int = 0,
         mode: str | None = None,
@@ -632,6 +632,9 @@ class Port:
 
     def arm(self) -> bool:
         """Prepares for a wait on `fileno`; True if packets are waiting already, and no wait is needed."""
+
+    def _sender_fileno(self) -> int: ...
+    def _arm_to_send(self) -> bool: ...
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> Batch: ...

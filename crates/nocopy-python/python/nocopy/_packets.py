@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import numpy
+
 from nocopy import _nocopy
-from nocopy._coroutines import Coroutines
+from nocopy._coroutines import Coroutines, SendingCoroutines
 
 
 class Capture(Coroutines, _nocopy.Capture):
@@ -22,14 +24,31 @@ class Capture(Coroutines, _nocopy.Capture):
         self.close()
 
 
-class Port(Coroutines, _nocopy.Port):
+class Port(SendingCoroutines, _nocopy.Port):
     __doc__ = _nocopy.Port.__doc__
     __module__ = "nocopy"
+
+    @classmethod
+    def memory_pair(cls, **settings: Any) -> Any:
+        """Two linked ports in this process, `(left, right)`: each receives what the other one sends. For tests, and
+        for learning; needs no privileges. Keywords: frame_count, ring_sizes, batch, wait."""
+        left, right = _nocopy.Port.memory_pair(**settings)
+        return cls(left), cls(right)
 
     async def areceive(self, timeout: float | None = None) -> _nocopy.Batch | None:
         """As `receive`, without blocking the event loop's thread. Cancelled, it loses no packet."""
         return await self._receive(self.try_receive, timeout)
 
-    async def aclose(self) -> Any:
-        """As `close`, without waiting for packets that are on their way."""
-        return self.close(0.0)
+    async def asend(self, data: Any, timeout: float | None = None, *, flush: bool = True) -> int:
+        """As `send`; waits for free frames without blocking the event loop's thread. Cancelled, it has sent
+        some of the packets."""
+        rows = data if getattr(data, "ndim", 1) > 1 else numpy.frombuffer(data, "u1")[None]
+        sent = 0
+
+        def attempt() -> bool | None:
+            nonlocal sent
+            sent += self.send(rows[sent:], 0.0, flush=flush)
+            return sent == len(rows) or None
+
+        await self._send(attempt, timeout)
+        return sent

@@ -17,6 +17,10 @@ use crate::account::{both_stats_dict, ledgers_dict};
 use crate::half::{Half, Used, timeout, wait};
 use crate::{error, exported};
 
+/// The halves in errors.
+const RECEIVING: &str = "Port: receiving";
+const SENDING: &str = "Port: sending";
+
 /// One queue of one interface, for receiving and sending whole packets.
 ///
 /// Receiving and sending are independent: one thread may receive while another one sends. `for batch in port`
@@ -51,7 +55,7 @@ impl Port {
     #[expect(clippy::too_many_arguments, reason = "each is a keyword, as each is a method of the builder")]
     fn new(
         py: Python<'_>,
-        interface: String,
+        interface: &Bound<'_, PyAny>,
         queue: u32,
         mode: Option<String>,
         filter: Option<String>,
@@ -64,8 +68,12 @@ impl Port {
         promiscuous: bool,
         receive_metadata: bool,
     ) -> PyResult<Self> {
+        // A port that was opened, as the half of a subclass: `memory_pair` has them.
+        if let Ok(opened) = interface.cast::<Self>() {
+            return opened.get().moved(py);
+        }
         let keywords = Keywords {
-            interface,
+            interface: interface.extract()?,
             queue,
             mode,
             filter,
@@ -253,6 +261,18 @@ impl Port {
         self.receiver.get(py)?.arm().map_err(error::from_io)
     }
 
+    /// A descriptor that becomes readable when packets were sent; only to wait on, after `_arm_to_send`.
+    #[pyo3(name = "_sender_fileno")]
+    fn sender_fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
+        Ok(self.sender.get(py)?.as_fd().as_raw_fd())
+    }
+
+    /// Prepares for a wait on `_sender_fileno`; True if there may be room already.
+    #[pyo3(name = "_arm_to_send")]
+    fn arm_to_send(&self, py: Python<'_>) -> PyResult<bool> {
+        self.sender.get(py)?.arm().map_err(error::from_io)
+    }
+
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
@@ -272,12 +292,25 @@ impl Port {
 }
 
 impl Port {
+    /// The same port as another object; this one is closed.
+    fn moved(&self, py: Python<'_>) -> PyResult<Self> {
+        let (receiver, sender) = (self.receiver.get(py)?, self.sender.get(py)?);
+        Ok(Self {
+            receiver: Half::new(RECEIVING, receiver.take()),
+            sender: Half::new(SENDING, sender.take()),
+            area: self.area.clone(),
+            mode: self.mode,
+            queue: self.queue,
+            copied_from_arrays: AtomicU64::new(self.copied_from_arrays.load(Relaxed)),
+        })
+    }
+
     fn of(port: OpenPort) -> Self {
         let (area, mode, queue) = (port.area().clone(), port.mode(), port.queue());
         let (receiver, sender) = port.split();
         Self {
-            receiver: Half::new("Port: receiving", receiver),
-            sender: Half::new("Port: sending", sender),
+            receiver: Half::new(RECEIVING, receiver),
+            sender: Half::new(SENDING, sender),
             area,
             mode,
             queue,

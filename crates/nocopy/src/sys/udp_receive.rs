@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-pub(crate) use diverted::Diversion;
+pub(crate) use diverted::{Diversion, RowMemory};
 use nocopy_proto::wire::Ecn;
 
 use super::error_queue::parse_address;

@@ -180,7 +180,7 @@ impl RowFiller {
         let left = self.rows_in(into.len()) - self.filled.len();
         for datagram in batch.take(left) {
             let copied = datagram.len().min(self.row_bytes);
-            into[self.filled.len() * self.stride..][..copied].copy_from_slice(&datagram[..copied]);
+            into.write_at(self.filled.len() * self.stride, &datagram[..copied]);
             let (source, time) = (datagram.source(), datagram.metadata().time);
             self.filled.push(FilledRow { bytes: datagram.len(), source, time });
             self.copied_bytes += copied;
@@ -255,7 +255,7 @@ impl RowFiller {
             let start = first * self.stride;
             let end = start + (count - 1) * self.stride + self.row_bytes;
             let (row_bytes, stride) = (self.row_bytes, self.stride);
-            let rows = &mut into[start..end];
+            let rows = into.row_memory(start..end);
             let mut diversion = Diversion { header_bytes: 0, row_bytes, stride, rows_each, rows };
             receiver.wait_for_runs(timeout, Some(&mut diversion))?;
         } else {
@@ -310,7 +310,7 @@ impl RowFiller {
         for (index, run) in receiver.runs_mut().iter_mut().enumerate().skip(cursor.runs) {
             let gaps = run.bytes_mut().chunks_mut(self.row_bytes);
             for (row, gap) in rows_of(index).zip(gaps).skip(std::mem::take(&mut kept)) {
-                gap.copy_from_slice(&into[row * self.stride..][..gap.len()]);
+                into.read_at(row * self.stride, gap);
                 self.copied_bytes += gap.len();
             }
         }

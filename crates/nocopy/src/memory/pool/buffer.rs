@@ -5,7 +5,7 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use super::Pool;
 use super::owner::Owner;
 use crate::facts::rejected::TooLong;
 use crate::memory::area::{Frame, FrameRange};
+use crate::sys::udp_receive::RowMemory;
 
 /// Owned bytes that are only read: memory of a pool, of the program, or a frame.
 ///
@@ -309,7 +310,8 @@ impl BufferMut {
     /// * Nothing else writes to them while a slice of the buffer, or a batch that was received into it, is
     ///   borrowed, while `Bytes` of it exist, or while a call runs of the half or endpoint that was given it.
     /// * Nothing else reads them while a mutable slice is borrowed, or while a call runs that may receive
-    ///   into them: the buffer was posted or registered, or is memory of a pool.
+    ///   into them: the buffer was posted or registered, is memory of a pool, or is given to the call. Of rows
+    ///   ([`RowFiller`](crate::udp::RowFiller)) these are only the bytes of the rows.
     ///
     /// So other code may look at the memory, and change it, between those calls. If the kernel still reads it
     /// meanwhile, the peer gets either the old bytes or the new ones.
@@ -324,6 +326,29 @@ impl BufferMut {
         let (len, capacity) = (self.len(), self.capacity());
         // SAFETY: initialised memory (`resize`) within the capacity, as in `deref_mut`.
         unsafe { std::slice::from_raw_parts_mut(self.0.data.as_ptr().add(len), capacity - len) }
+    }
+
+    /// Rows in its bytes to receive into, without a reference to what lies between them. Panics if the range
+    /// is not within its bytes.
+    pub(crate) fn row_memory(&mut self, range: Range<usize>) -> RowMemory<'_> {
+        assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
+        // SAFETY: within the buffer, which is borrowed exclusively; of memory that is not Rust's its owner
+        // has promised that nothing else uses what is received into.
+        unsafe { RowMemory::new(self.0.data.add(range.start), range.len()) }
+    }
+
+    /// Copies bytes into it, without a reference to any others. Panics if they are not within its bytes.
+    pub(crate) fn write_at(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.len() && bytes.len() <= self.len() - at, "{} bytes at {at}", bytes.len());
+        // SAFETY: within the buffer, which is borrowed exclusively, and initialised.
+        unsafe { self.0.data.add(at).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) }
+    }
+
+    /// Copies bytes out of it, without a reference to any others. Panics if they are not within its bytes.
+    pub(crate) fn read_at(&self, at: usize, to: &mut [u8]) {
+        assert!(at <= self.len() && to.len() <= self.len() - at, "{} bytes at {at}", to.len());
+        // SAFETY: within the buffer, which is borrowed, and initialised.
+        unsafe { self.0.data.add(at).copy_to_nonoverlapping(NonNull::from(&mut *to).cast(), to.len()) }
     }
 
     /// Its first byte, without a reference to it.

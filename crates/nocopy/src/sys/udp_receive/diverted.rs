@@ -1,7 +1,9 @@
 //! Receiving rows of datagrams straight to where they belong.
 
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 
 use super::RecvmmsgArguments;
 
@@ -26,7 +28,29 @@ pub(crate) struct Diversion<'a> {
     /// Rows for each message, as long as there are any.
     pub(crate) rows_each: usize,
     /// A whole number of rows; the last one may lack what is between rows.
-    pub(crate) rows: &'a mut [u8],
+    pub(crate) rows: RowMemory<'a>,
+}
+
+/// Memory of rows, borrowed through a pointer: what lies between rows is no part of it.
+#[derive(Debug)]
+pub(crate) struct RowMemory<'a> {
+    first: NonNull<u8>,
+    bytes: usize,
+    _borrowed: PhantomData<&'a mut [u8]>,
+}
+
+impl RowMemory<'_> {
+    /// # Safety
+    /// The rows in these bytes can be written, and nothing else reads or writes them for this lifetime.
+    pub(crate) unsafe fn new(first: NonNull<u8>, bytes: usize) -> Self {
+        Self { first, bytes, _borrowed: PhantomData }
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for RowMemory<'a> {
+    fn from(rows: &'a mut [u8]) -> Self {
+        Self { bytes: rows.len(), first: NonNull::from(rows).cast(), _borrowed: PhantomData }
+    }
 }
 
 impl Diversion<'_> {
@@ -60,7 +84,13 @@ impl RecvmmsgArguments {
         let joins = header_bytes == 0 && stride == row_bytes;
         // A part is a row, or all rows of a message.
         let (part_stride, parts_of_rows) = if joins { (rows_each * stride, 1) } else { (stride, rows_each) };
-        let mut rows = diversion.rows.chunks_mut(part_stride);
+        let rows = &diversion.rows;
+        let mut parts = (0..rows.bytes).step_by(part_stride).map(|start| {
+            let bytes = if joins { part_stride.min(rows.bytes - start) } else { row_bytes };
+            assert!(bytes <= rows.bytes - start, "the last row is not whole");
+            // In the memory of the rows, by the assertion.
+            libc::iovec { iov_base: rows.first.as_ptr().wrapping_add(start).cast(), iov_len: bytes }
+        });
         for slot in first..self.headers.len() {
             let start = self.parts.len();
             let mut rest = self.pieces[slot];
@@ -71,11 +101,10 @@ impl RecvmmsgArguments {
                 rest.iov_len -= bytes;
                 taken
             };
-            for part in rows.by_ref().take(parts_of_rows) {
-                let part = if joins { part } else { &mut part[..row_bytes] };
+            for part in parts.by_ref().take(parts_of_rows) {
                 self.parts.push(take(header_bytes));
-                take(part.len()); // the gap
-                self.parts.push(libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+                take(part.iov_len); // the gap
+                self.parts.push(part);
             }
             self.parts.push(rest);
             let header = &mut self.headers[slot].msg_hdr;

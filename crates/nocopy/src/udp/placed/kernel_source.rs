@@ -109,7 +109,7 @@ impl KernelSource {
             None => self.call_into(blocking, None)?,
             Some(range) => {
                 let header_bytes = datagram_bytes - row_bytes;
-                let rows = placer.absent_rows_mut(range);
+                let rows = placer.absent_rows_mut(range).into();
                 let mut diversion = Diversion { header_bytes, row_bytes, stride: row_bytes, rows_each, rows };
                 self.call_into(blocking, Some(&mut diversion))?;
                 self.diverted = self.receiver.has_diverted().then_some(DivertedRows { range, rows_each });
