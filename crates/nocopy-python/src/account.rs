@@ -29,7 +29,7 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     Ok(dict)
 }
 
-/// The accounts of both halves of a port or socket; without the receiving one, if others receive in its place.
+/// The accounts of both halves of a port or socket; of the sending one alone, if another object receives.
 pub(crate) fn ledgers_dict(
     py: Python<'_>,
     received: Option<Ledger>,

@@ -155,8 +155,8 @@ impl Memory {
     }
 }
 
-/// Whether a request is `numpy.ndarray`'s (`PyArray_BufferConverter`): it gives the view back at once, and goes
-/// on using the memory.
+/// Whether a request is `numpy.ndarray`'s (`PyArray_BufferConverter`): it gives the view back at once, and
+/// goes on using the memory.
 fn is_for_array_without_view(flags: c_int) -> bool {
     flags & ffi::PyBUF_ANY_CONTIGUOUS == ffi::PyBUF_ANY_CONTIGUOUS && flags & ffi::PyBUF_FORMAT == 0
 }

@@ -310,8 +310,8 @@ impl BufferMut {
     /// * Nothing else writes to them while a slice of the buffer, or a batch that was received into it, is
     ///   borrowed, while `Bytes` of it exist, or while a call runs of the half or endpoint that was given it.
     /// * Nothing else reads them while a mutable slice is borrowed, or while a call runs that may receive
-    ///   into them: the buffer was posted or registered, is memory of a pool, or is given to the call. Of rows
-    ///   ([`RowFiller`](crate::udp::RowFiller)) these are only the bytes of the rows.
+    ///   into them: the buffer was posted or registered, is memory of a pool, or is given to the call. Of
+    ///   rows ([`RowFiller`](crate::udp::RowFiller)) these are only the bytes of the rows.
     ///
     /// So other code may look at the memory, and change it, between those calls. If the kernel still reads it
     /// meanwhile, the peer gets either the old bytes or the new ones.
