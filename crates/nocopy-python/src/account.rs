@@ -29,30 +29,17 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     Ok(dict)
 }
 
-/// The accounts of both halves of a port or socket; of the sending one alone, if another object receives.
-pub(crate) fn ledgers_dict(
-    py: Python<'_>,
-    received: Option<Ledger>,
-    sent: Ledger,
-) -> PyResult<Bound<'_, PyDict>> {
-    let dict = PyDict::new(py);
-    if let Some(received) = received {
-        dict.set_item("received", ledger_dict(py, received)?)?;
-    }
-    dict.set_item("sent", ledger_dict(py, sent)?)?;
-    Ok(dict)
-}
-
-/// The counters of both halves, as [`ledgers_dict`].
-pub(crate) fn both_stats_dict<'py>(
+/// What was made of each half's account; of the sending one alone, if another object receives.
+pub(crate) fn halves_dict<'py, T>(
     py: Python<'py>,
-    received: Option<&Stats>,
-    sent: &Stats,
+    received: Option<T>,
+    sent: T,
+    convert: impl Fn(Python<'py>, T) -> PyResult<Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     if let Some(received) = received {
-        dict.set_item("received", stats_dict(py, received)?)?;
+        dict.set_item("received", convert(py, received)?)?;
     }
-    dict.set_item("sent", stats_dict(py, sent)?)?;
+    dict.set_item("sent", convert(py, sent)?)?;
     Ok(dict)
 }

@@ -179,3 +179,31 @@ pub(crate) fn wait<R: Send>(
         }
     }
 }
+
+/// Closes both halves of a port or socket. Before that it waits until everything was sent, for at most
+/// `timeout`, or until Ctrl-C. Returns false if something was given up.
+///
+/// # Errors
+/// `RuntimeError`: a half is in use, or the parent process's; then neither is closed. Those of sending; what
+/// a signal's handler raises.
+pub(crate) fn close_both<R: Send, S: Send>(
+    py: Python<'_>,
+    receiver: &Half<R>,
+    sender: &Half<S>,
+    [drain, close]: [fn(&mut S, Duration) -> io::Result<bool>; 2],
+    timeout: Duration,
+) -> PyResult<bool> {
+    let (receiver, mut sender) = (receiver.get_open(py)?, sender.get_open(py)?);
+    let drained = sender.as_mut().map_or(Ok(None), |sender| {
+        let sender = &mut **sender;
+        wait(py, Some(timeout), |time| Ok(drain(sender, time)?.then_some(())))
+    });
+    let (receiver, sender) = (receiver.map(Used::take), sender.map(Used::take));
+    let closed = py.detach(move || {
+        drop(receiver);
+        sender.map_or(Ok(true), |mut sender| close(&mut sender, Duration::ZERO))
+    });
+    exported::release_unused(py);
+    drained?;
+    closed.map_err(error::from_io)
+}

@@ -202,6 +202,20 @@ class SendingCoroutines(Coroutines):
         """As `_receive`, for an attempt that needs room to send, or memory to be free again."""
         return await self._repeat("sending", attempt, self._arm_to_send, self._sender_fileno, timeout)
 
+    async def _send_rows(self, rows: Any, send: Callable[[Any], int], timeout: float | None) -> int:
+        """Repeats a call that sends some of the rows that it is given, and returns how many; returns their number
+        when all are sent, or the time is over."""
+        sent = send(rows)
+
+        def attempt() -> bool | None:
+            nonlocal sent
+            sent += send(rows[sent:])
+            return sent == len(rows) or None
+
+        if sent < len(rows):
+            await self._send(attempt, timeout)
+        return sent
+
     async def aflush(self, timeout: float | None = None) -> bool:
         """As `flush`, without blocking the event loop's thread."""
         return bool(await self._send(lambda: self.flush(0.0) or None, timeout))

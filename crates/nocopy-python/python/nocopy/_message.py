@@ -65,16 +65,7 @@ class Endpoint(SendingCoroutines, _nocopy.Endpoint):
         some of the rows.
         """
         rows = numpy.asarray(data)
-        sent = self.send_many(rows, to, 0.0, flush=flush)
-
-        def attempt() -> Any:
-            nonlocal sent
-            sent += self.send_many(rows[sent:], to, 0.0, flush=flush)
-            return sent if sent == len(rows) else None
-
-        if sent < len(rows):
-            await self._send(attempt, timeout)
-        return sent
+        return await self._send_rows(rows, lambda some: self.send_many(some, to, 0.0, flush=flush), timeout)
 
     async def arequest(self, data: Any, to: Any, timeout: float | None = None, *, flush: bool = True) -> int:
         """As `request`; waits for room without blocking the event loop's thread."""

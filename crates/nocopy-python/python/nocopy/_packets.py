@@ -43,12 +43,4 @@ class Port(SendingCoroutines, _nocopy.Port):
         """As `send`; waits for free frames without blocking the event loop's thread. Cancelled, it has sent
         some of the packets."""
         rows = data if getattr(data, "ndim", 1) > 1 else numpy.frombuffer(data, "u1")[None]
-        sent = 0
-
-        def attempt() -> bool | None:
-            nonlocal sent
-            sent += self.send(rows[sent:], 0.0, flush=flush)
-            return sent == len(rows) or None
-
-        await self._send(attempt, timeout)
-        return sent
+        return await self._send_rows(rows, lambda some: self.send(some, 0.0, flush=flush), timeout)

@@ -13,8 +13,8 @@ use pyo3::types::{PyDict, PyTuple};
 use super::batch::{Batch, TakenBatch};
 use super::opening::{Keywords, from_open, with_sizes};
 use super::sending;
-use crate::account::{both_stats_dict, ledgers_dict};
-use crate::half::{Half, Used, timeout, wait};
+use crate::account::{halves_dict, ledger_dict, stats_dict};
+use crate::half::{Half, close_both, timeout, wait};
 use crate::{error, exported};
 
 /// The halves in errors.
@@ -217,33 +217,23 @@ impl Port {
     #[pyo3(signature = (timeout = 10.0))]
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = self::timeout(Some(timeout))?.unwrap_or(Duration::ZERO);
-        // Both, before one is closed.
-        let (receiver, mut sender) = (self.receiver.get_open(py)?, self.sender.get_open(py)?);
-        let drained = sender.as_mut().map_or(Ok(None), |sender| {
-            let sender = &mut **sender;
-            wait(py, Some(timeout), |time| Ok(sender.drain(time)?.then_some(())))
-        });
-        let (receiver, sender) = (receiver.map(Used::take), sender.map(Used::take));
-        let closed = py.detach(move || {
-            drop(receiver);
-            sender.map_or(Ok(true), |mut sender| sender.close(Duration::ZERO))
-        });
-        drained?;
-        closed.map_err(error::from_io)
+        let methods: [fn(&mut Sender, _) -> _; 2] =
+            [|sender, time| sender.drain(time), |sender, time| sender.close(time)];
+        close_both(py, &self.receiver, &self.sender, methods, timeout)
     }
 
     /// Evidence for every byte, by half: how many were not copied, and how many were, by cause. Beside them,
     /// how many `send` copied from arrays into frames.
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let received = self.receiver.get(py)?.ledger();
-        let dict = ledgers_dict(py, Some(received), self.sender.get(py)?.ledger())?;
+        let dict = halves_dict(py, Some(received), self.sender.get(py)?.ledger(), ledger_dict)?;
         dict.set_item("copied from arrays", self.copied_from_arrays.load(Relaxed))?;
         Ok(dict)
     }
 
     /// All counters, by half.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        both_stats_dict(py, Some(&self.receiver.get(py)?.stats()), &self.sender.get(py)?.stats())
+        halves_dict(py, Some(&self.receiver.get(py)?.stats()), &self.sender.get(py)?.stats(), stats_dict)
     }
 
     /// The port's mode, and why others were refused, in words.

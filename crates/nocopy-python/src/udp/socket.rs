@@ -19,9 +19,9 @@ use super::burst::Burst;
 use super::from_open;
 use super::received_rows::ReceivedRows;
 use super::sending;
-use crate::account::{both_stats_dict, ledgers_dict};
+use crate::account::{halves_dict, ledger_dict, stats_dict};
 use crate::exported::{Access, Rows, rows};
-use crate::half::{Half, Used, timeout, wait};
+use crate::half::{Half, close_both, timeout, wait};
 use crate::memory::{Memory, array_of, array_of_rows};
 use crate::{address, error, port, settings};
 
@@ -330,27 +330,16 @@ impl UdpSocket {
     #[pyo3(signature = (timeout = 10.0))]
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = self::timeout(Some(timeout))?.unwrap_or(Duration::ZERO);
-        // Both, before one is closed.
-        let (receiver, mut sender) = (self.receiver.get_open(py)?, self.sender.get_open(py)?);
-        let drained = sender.as_mut().map_or(Ok(None), |sender| {
-            let sender = &mut **sender;
-            wait(py, Some(timeout), |time| Ok(sender.drain(time)?.then_some(())))
-        });
-        let (receiver, sender) = (receiver.map(Used::take), sender.map(Used::take));
-        let closed = py.detach(move || {
-            drop(receiver);
-            sender.map_or(Ok(true), |mut sender| sender.close(Duration::ZERO))
-        });
-        crate::exported::release_unused(py);
-        drained?;
-        closed.map_err(error::from_io)
+        let methods: [fn(&mut Sender, _) -> _; 2] =
+            [|sender, time| sender.drain(time), |sender, time| sender.close(time)];
+        close_both(py, &self.receiver, &self.sender, methods, timeout)
     }
 
     /// Evidence for every byte, by half: how many were not copied, and how many were, by cause. Beside them,
     /// how many were copied once more, into arrays, because `receive_into` or `gather` asked for it.
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let received = self.receiver.get_open(py)?.map(|receiver| receiver.ledger());
-        let dict = ledgers_dict(py, received, self.sender.get(py)?.ledger())?;
+        let dict = halves_dict(py, received, self.sender.get(py)?.ledger(), ledger_dict)?;
         dict.set_item("copied into arrays", self.copied_into_arrays.load(Relaxed))?;
         Ok(dict)
     }
@@ -358,7 +347,7 @@ impl UdpSocket {
     /// All counters, by half.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let received = self.receiver.get_open(py)?.map(|receiver| receiver.stats());
-        both_stats_dict(py, received.as_ref(), &self.sender.get(py)?.stats())
+        halves_dict(py, received.as_ref(), &self.sender.get(py)?.stats(), stats_dict)
     }
 
     /// Which methods were chosen, and what they were compared with, in words.

@@ -12,9 +12,6 @@ use crate::facts::metadata::Timestamp;
 use crate::memory::pool::BufferMut;
 use crate::sys::udp_receive::Diversion;
 
-/// Datagrams that a call received before anything is known about bursts: as many as buffers.
-const FIRST_EXPECTED: usize = 1;
-
 /// What is known about a datagram in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -124,7 +121,10 @@ pub struct RowFiller {
 }
 
 impl RowFiller {
-    /// For rows of so many bytes, one behind the other. Panics if that is 0.
+    /// For rows of so many bytes, one behind the other.
+    ///
+    /// # Panics
+    /// A row has no bytes.
     pub fn new(row_bytes: usize) -> Self {
         Self::with_stride(row_bytes, row_bytes)
     }
@@ -143,7 +143,7 @@ impl RowFiller {
             row_bytes,
             stride,
             chooser: RowMethodChooser::new(row_bytes, &[RowMethod::ByBuffer, RowMethod::Straight]),
-            datagrams_each: FIRST_EXPECTED,
+            datagrams_each: 1, // until a burst was seen
             filled: FilledRows::default(),
             copied_bytes: 0,
         }
