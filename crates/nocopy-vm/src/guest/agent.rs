@@ -57,7 +57,7 @@ fn run_all(arguments: &GuestArguments) -> Result<(), Failure> {
         events.write_event(&GuestEvent::Ended(ended))?;
     }
     // Damage done by a test may show only when the driver is unloaded.
-    cards::unload_driver(arguments.topology)?;
+    cards::unload_idle_driver(arguments.topology)?;
     events.write_event(&GuestEvent::Done { log: log.new_lines()? })
 }
 

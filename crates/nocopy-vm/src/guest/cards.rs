@@ -6,6 +6,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::pins;
 use crate::failure::Failure;
 use crate::topology::Topology;
 
@@ -14,10 +15,18 @@ const APPEAR_POLL: Duration = Duration::from_millis(20);
 
 /// Reloads the topology's driver, so that a test finds no state of the previous one.
 pub(crate) fn load_driver(topology: Topology) -> Result<(), Failure> {
-    unload_driver(topology)?;
+    unload_idle_driver(topology)?;
     modprobe(&[topology.driver()])
 }
 
+/// Unloads the topology's driver once the kernel has released what closed ports used of it. It does so a
+/// moment after they are closed, and complains if the queues are gone by then (`xp_disable_drv_zc`, Linux 7.3).
+pub(crate) fn unload_idle_driver(topology: Topology) -> Result<(), Failure> {
+    pins::wait_until_nothing_pinned()?;
+    unload_driver(topology)
+}
+
+/// Unloads the topology's driver, whatever uses it.
 pub(crate) fn unload_driver(topology: Topology) -> Result<(), Failure> {
     let driver = topology.driver();
     if Path::new("/sys/module").join(driver).exists() { modprobe(&["--remove", driver]) } else { Ok(()) }
