@@ -42,6 +42,15 @@ impl FrameTemplate {
         Self::udp_frame(&stage.sender, &stage.receiver, stage.receiver.mac, frame_bytes)
     }
 
+    /// To a socket of the other side.
+    pub(crate) fn datagram_to_peer(stage: &SitePair, port: u16, payload_bytes: usize) -> Self {
+        let headers = UdpFrame {
+            destination_port: port,
+            ..Self::udp_headers(&stage.sender, &stage.receiver, stage.receiver.mac)
+        };
+        Self::from_headers(headers, HEADER_BYTES + payload_bytes)
+    }
+
     /// From the other side to this one.
     pub(crate) fn from_peer(stage: &SitePair, frame_bytes: usize) -> Self {
         Self::udp_frame(&stage.receiver, &stage.sender, stage.sender.mac, frame_bytes)
@@ -59,7 +68,11 @@ impl FrameTemplate {
     }
 
     fn udp_frame(from: &NetworkSite, to: &NetworkSite, destination_mac: [u8; 6], frame_bytes: usize) -> Self {
-        let headers = UdpFrame {
+        Self::from_headers(Self::udp_headers(from, to, destination_mac), frame_bytes)
+    }
+
+    fn udp_headers(from: &NetworkSite, to: &NetworkSite, destination_mac: [u8; 6]) -> UdpFrame {
+        UdpFrame {
             source_mac: MacAddress(from.mac),
             destination_mac: MacAddress(destination_mac),
             vlan: None,
@@ -69,7 +82,10 @@ impl FrameTemplate {
             source_port: UDP_PORT,
             destination_port: UDP_PORT,
             checksum: UdpChecksum::Omitted,
-        };
+        }
+    }
+
+    fn from_headers(headers: UdpFrame, frame_bytes: usize) -> Self {
         let mut bytes: Vec<u8> = (0..frame_bytes).map(|index| index as u8).collect();
         let (head, payload) = bytes.split_at_mut(HEADER_BYTES);
         headers.emit_headers(head, payload).expect("a frame of at most an MTU has room for headers");

@@ -3,6 +3,7 @@
 
 mod captured_packets;
 mod evidence;
+mod generated;
 mod heaps;
 mod interpreter;
 mod messages;
@@ -95,11 +96,11 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
         measure_placing(bench, interpreter)?;
     }
     if interpreter.has(captured_packets::PACKAGES[0]) {
-        let stage = captured_stage()?;
+        let stage = generated_stage()?;
         bench.run_series(vec![captured_packets::build_series(&stage, interpreter)], 70)?;
     }
     if raw_receiving::PACKAGES.iter().all(|package| interpreter.has(package)) {
-        let stage = captured_stage()?;
+        let stage = generated_stage()?;
         bench.run_series(vec![raw_receiving::build_series(&stage, interpreter)], 10)?;
     }
     if interpreter.has(messages::PACKAGES[0]) {
@@ -109,8 +110,8 @@ fn measure(bench: &mut Bench<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As that of captures: only so does a veth take what the kernel resends.
-fn captured_stage() -> Result<SitePair, Failure> {
+/// With GRO, as a card has it; only so does a veth take what the kernel resends.
+fn generated_stage() -> Result<SitePair, Failure> {
     SitePair::in_private_lab(Lab::builder().gro_right(capture::WITH_GRO))
 }
 
@@ -125,6 +126,8 @@ fn measure_datagrams(bench: &mut Bench<'_>, interpreter: &Interpreter) -> Result
     // Programs that are faster than their sender differ in their processor time alone.
     let by = [Figure::PacketsPerSecond, Figure::ReceiverCpuPerPacket];
     bench.run_series_for_figures(received.into(), &by, 40)?;
+    let resent = generated_stage()?;
+    bench.run_series(vec![received_datagrams::build_series_resent(&resent, interpreter)], 40)?;
     let sent = testbeds.iter().map(|testbed| sent_array::build_series(testbed, interpreter));
     bench.run_series(sent.collect(), 20)
 }

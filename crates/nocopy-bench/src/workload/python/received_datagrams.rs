@@ -1,4 +1,4 @@
-//! Datagrams into one array, sent in bursts and one by one.
+//! Datagrams into one array: sent in bursts, sent one by one, and resent one by one by the kernel.
 
 use std::io;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use nocopy_report::result::Evidence;
 use serde::Serialize;
 
 use super::evidence::of_printed_ledger;
+use super::generated::GeneratedTrial;
 use super::interpreter::Interpreter;
 use super::program::{Program, ReportCell, RunningProgram};
 use super::{ARRAY_ROWS, DATAGRAM_BYTES, NAME};
@@ -18,6 +19,7 @@ use crate::baseline::datagram_receiver::RECEIVE_BUFFER_BYTES;
 use crate::baseline::datagram_sender::{self, PORT};
 use crate::datagram::DatagramSpec;
 use crate::evidence::result_evidence;
+use crate::frame::FrameTemplate;
 use crate::series::{Sample, Series, Trial};
 use crate::stage::SitePair;
 use crate::traffic::{ThreadWork, TrafficReadings, run_trial};
@@ -43,6 +45,18 @@ struct ReceiveTask {
     bytes: usize,
     rows: usize,
     receive_buffer: usize,
+}
+
+impl ReceiveTask {
+    fn new(stage: &SitePair, bytes: usize) -> Self {
+        Self {
+            at: stage.receiver.ipv4.to_string(),
+            port: PORT,
+            bytes,
+            rows: ARRAY_ROWS,
+            receive_buffer: RECEIVE_BUFFER_BYTES,
+        }
+    }
 }
 
 /// With bursts that the sender hands over as one message each, or with datagrams sent one by one.
@@ -75,6 +89,32 @@ pub(super) fn build_series<'a>(
     }
 }
 
+/// With datagrams that the kernel resends one by one, so that no sender is the limit. They have no checksum:
+/// GRO would join those that have one, and write the length of all into a header that is sent again.
+pub(super) fn build_series_resent<'a>(stage: &'a SitePair, interpreter: &'a Interpreter) -> Series<'a> {
+    let trial = |program: Program, baselines| {
+        let run = Box::new(move |window| {
+            let frame = &FrameTemplate::datagram_to_peer(stage, PORT, DATAGRAM_BYTES);
+            let trial = GeneratedTrial { stage, program, frame };
+            let task = ReceiveTask::new(stage, DATAGRAM_BYTES);
+            let (found, output) = trial.find_highest_rate(interpreter, &task, window)?;
+            Ok(Sample { evidence: printed_evidence(&output), ..found.into_sample("") })
+        });
+        Trial { method: program.method, variant: None, baselines, run }
+    };
+    Series {
+        workload: NAME,
+        title: format!(
+            "{NAME}, {DATAGRAM_BYTES}-byte datagrams resent one by one, highest rate without loss"
+        ),
+        sink: Some("an array in memory"),
+        payload_bytes: DATAGRAM_BYTES,
+        link: None,
+        figure: Figure::PacketsPerSecond,
+        trials: vec![trial(RECV_INTO, &[]), trial(RECEIVE_INTO, &[BASELINE]), trial(RECEIVE, &[BASELINE])],
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct ReceiveTrial<'a> {
     stage: &'a SitePair,
@@ -89,13 +129,7 @@ impl<'a> ReceiveTrial<'a> {
         duration: Duration,
     ) -> Result<Sample, Failure> {
         let site = &self.stage.receiver;
-        let task = ReceiveTask {
-            at: site.ipv4.to_string(),
-            port: PORT,
-            bytes: self.datagrams.bytes,
-            rows: ARRAY_ROWS,
-            receive_buffer: RECEIVE_BUFFER_BYTES,
-        };
+        let task = ReceiveTask::new(self.stage, self.datagrams.bytes);
         let failed =
             || Failure::step(program.method, "run the program", "run it as root, and with --python PATH");
         let running =
@@ -105,7 +139,7 @@ impl<'a> ReceiveTrial<'a> {
         let mut traffic = self.run_traffic(duration, follow).map_err(failed())?;
         let report = report.into_report();
         traffic.receivers[0].cpu = report.cpu;
-        let evidence = of_printed_ledger(&report.output, "received").unwrap_or_else(copied_by_socket);
+        let evidence = printed_evidence(&report.output);
         Ok(Sample { traffic, latency: None, evidence, wanted_share: 1.0 })
     }
 
@@ -132,6 +166,11 @@ impl<'a> ReceiveTrial<'a> {
         };
         run_trial(stage, duration, None, vec![send], vec![receive])
     }
+}
+
+/// What the program's ledger says; those without one receive by socket calls.
+fn printed_evidence(output: &str) -> Evidence {
+    of_printed_ledger(output, "received").unwrap_or_else(copied_by_socket)
 }
 
 fn copied_by_socket() -> Evidence {
