@@ -1,6 +1,7 @@
 //! What a stream's queue holds: buffers, and data sent by reference.
 
 use super::by_reference::RangeTransfer;
+use crate::memory::pieces::Buffers;
 use crate::memory::pool::Buffer;
 use crate::memory::send_queue::Payload;
 
@@ -38,8 +39,8 @@ impl Payload for StreamItem {
     }
 
     #[inline]
-    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
-        self.into_buffer().into_iter()
+    fn into_buffers(self) -> Buffers {
+        self.into_buffer().map_or_else(Buffers::default, Buffers::One)
     }
 }
 

@@ -87,8 +87,8 @@ impl Payload for Outgoing {
     }
 
     #[inline]
-    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
-        self.message.into_iter()
+    fn into_buffers(self) -> Buffers {
+        self.message.pieces
     }
 }
 

@@ -38,9 +38,7 @@ use crate::facts::method_explanation::Explanation;
 use crate::facts::rejected::{Reason, Rejected};
 use crate::memory::area::Frame;
 use crate::memory::pool::{Buffer, BufferCache, BufferMut, Pool};
-use crate::memory::send_queue::{
-    Burst, Completed, KernelSocket, NoZeroCopyReason, Position, SendQueue, Ticket,
-};
+use crate::memory::send_queue::{Burst, Completed, KernelSocket, NoZeroCopyReason, SendQueue, Ticket};
 use crate::stats::Stats;
 use crate::sys::poll::ready_events;
 use crate::sys::udp_send;
@@ -336,7 +334,7 @@ impl NonblockingSender {
         let bytes = bytes.len();
         let evidence = self.policy.copied_evidence(1, bytes);
         self.count_sent(1, bytes, Some(evidence));
-        self.queue.advance(Position::start_of(ticket + 1), Some(evidence));
+        self.queue.free_only(evidence);
         true
     }
 

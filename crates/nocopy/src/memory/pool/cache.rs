@@ -47,7 +47,7 @@ impl BufferCache {
     }
 
     /// Takes a buffer back; a buffer of another pool returns to that.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put(&mut self, mut buffer: Buffer) {
         // Further buffers return to the pool, for the other streams.
         if self.free.len() < self.free_max && self.owns(&buffer) {

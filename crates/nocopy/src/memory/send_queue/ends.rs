@@ -68,7 +68,7 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         let entries = std::mem::replace(&mut self.entries, Entries::starting_at(0));
         let mut lost_bytes = 0;
         for payload in entries.abandon() {
-            payload.into_buffers().for_each(|buffer| lost_bytes += buffer.abandon());
+            payload.into_buffers().into_iter().for_each(|buffer| lost_bytes += buffer.abandon());
         }
         lost_bytes
     }

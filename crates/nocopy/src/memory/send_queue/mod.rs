@@ -42,6 +42,7 @@ use numbering::{NumberedCalls, OpenCall};
 pub(crate) use stream::SendMode;
 
 use crate::facts::evidence::Evidence;
+use crate::memory::pieces::Buffers;
 use crate::memory::pool::{Buffer, BufferCache};
 use crate::sys::fork::Generation;
 use crate::sys::poll::{Wakeup, wait_for_completions};
@@ -77,7 +78,7 @@ pub(crate) trait Payload: Sized + Send + 'static {
     fn buffers(&self) -> &[Buffer];
 
     /// Its buffers, when it is free.
-    fn into_buffers(self) -> impl Iterator<Item = Buffer>;
+    fn into_buffers(self) -> Buffers;
 
     /// Whether completions return it as a whole to the program.
     fn returns_to_program(&self) -> bool {
@@ -190,13 +191,16 @@ pub(crate) struct SendQueue<P: Payload, C: CallNote> {
 }
 
 impl<P: Payload> FreedPayloads<P> {
-    #[inline]
+    #[inline(always)]
     fn store(&mut self, ticket: Ticket, payload: P, evidence: Evidence) {
         match &mut self.completed {
             Some(completed) if payload.returns_to_program() => {
                 completed.push_back(Completed { ticket, evidence, item: payload });
             }
-            _ => payload.into_buffers().for_each(|buffer| self.cache.put(buffer)),
+            _ => match payload.into_buffers() {
+                Buffers::One(buffer) => self.cache.put(buffer),
+                buffers => buffers.into_iter().for_each(|buffer| self.cache.put(buffer)),
+            },
         }
     }
 }
@@ -513,6 +517,19 @@ impl<P: Payload, C: CallNote> SendQueue<P, C> {
         }
         if to.bytes > 0 && to != from {
             self.entries.get_mut(to.ticket).merge_evidence(evidence);
+        }
+    }
+
+    /// Continues behind the only entry, which a call has copied: it is free. To be called if one is
+    /// [queued](Self::queued) and none is [in flight](Self::in_flight).
+    #[inline(always)]
+    pub(crate) fn free_only(&mut self, evidence: Evidence) {
+        assert!(self.entries.entries.len() == 1, "no other entry is queued, and none is read");
+        let ticket = self.head.ticket;
+        self.head = Position::start_of(ticket + 1);
+        self.entries.first = ticket + 1;
+        if let Some(payload) = self.entries.entries.pop_front().and_then(|entry| entry.payload) {
+            self.freed.store(Ticket(ticket), payload, evidence);
         }
     }
 

@@ -21,8 +21,8 @@ impl Payload for Buffer {
         std::slice::from_ref(self)
     }
 
-    fn into_buffers(self) -> impl Iterator<Item = Buffer> {
-        std::iter::once(self)
+    fn into_buffers(self) -> Buffers {
+        Buffers::One(self)
     }
 }
 
