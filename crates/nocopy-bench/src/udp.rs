@@ -142,23 +142,24 @@ pub(crate) fn send_singly(
     ledger: &SharedLedger,
     gauge: &mut WindowGauge<'_>,
 ) -> io::Result<()> {
-    let mut home = fill_free_buffers(&mut sender, datagrams);
+    let mut home: Vec<_> = fill_free_buffers(&mut sender, datagrams).into_iter().map(Some).collect();
     let mut sequence = 0;
     while gauge.may_send() {
-        for _ in 0..DATAGRAMS_A_LOOK {
-            let mut buffer = home.pop_front().ok_or(io::ErrorKind::OutOfMemory)?;
+        let first = sequence;
+        for place in &mut home {
+            let Some(mut buffer) = place.take() else { continue };
             buffer.resize(datagrams.bytes);
             DatagramSpec::number_datagram(&mut buffer, sequence);
             sender.send(buffer).map_err(|rejected| rejected.reason)?;
             sender.flush()?;
-            home.extend(sender.buffer());
+            *place = sender.buffer();
             sequence += 1;
         }
-        if home.len() < BURSTS / 2 {
+        if sequence - first < BURSTS as u64 / 2 {
             sender.drain(PATIENCE)?;
-            home.extend(std::iter::from_fn(|| sender.buffer()));
         }
-        gauge.count_packets(DATAGRAMS_A_LOOK as u64);
+        home.iter_mut().filter(|place| place.is_none()).for_each(|place| *place = sender.buffer());
+        gauge.count_packets(sequence - first);
     }
     drop(home);
     close_sender(sender, ledger)
