@@ -8,18 +8,33 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::LazyLock;
 
 #[cfg(feature = "message")]
 pub(crate) use copied::{CopiedBurst, allow_fragments};
 
 use super::{message_calls, option};
+use crate::facts::kernel::KernelVersion;
 
 pub(crate) const MESSAGES_MAX: usize = 64;
 /// The most pieces in all messages of a call.
 pub(crate) const PIECES_MAX: usize = 1024;
 
-/// The most datagrams in a message since Linux 4.18 (`UDP_MAX_SEGMENTS` of `linux/udp.h`; 128 since 6.9).
+/// The most datagrams that every kernel since Linux 4.18 cuts from a message (`UDP_MAX_SEGMENTS` of
+/// `linux/udp.h`).
 pub(crate) const SEGMENTS_MAX: usize = 64;
+/// The same since Linux 6.9.
+const SEGMENTS_MAX_SINCE_6_9: usize = 128;
+
+/// The most datagrams that the running kernel cuts from a message.
+#[inline]
+pub(crate) fn running_segments_max() -> usize {
+    static FOUND: LazyLock<usize> = LazyLock::new(|| match KernelVersion::running() {
+        Some(version) if version >= KernelVersion(6, 9) => SEGMENTS_MAX_SINCE_6_9,
+        _ => SEGMENTS_MAX,
+    });
+    *FOUND
+}
 
 /// An address in the kernel's layout.
 #[derive(Clone, Copy)]

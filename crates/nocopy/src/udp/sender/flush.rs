@@ -572,37 +572,36 @@ impl CallPart {
         Self { extent: extent_within(from, bytes, message), datagrams: 1 }
     }
 
-    /// As many datagrams as the kernel cuts from one long message: those of one buffer with several, or
-    /// messages of one datagram each.
+    /// As many datagrams as the kernel cuts from one long message: a part of one buffer, or whole messages,
+    /// which are then gathered.
     fn segmented(entries: &Entries<Outgoing>, method: Method, from: Position, run: &QueuedRun) -> Self {
-        let message = &entries.payload(from.ticket).message;
-        let fits = message.datagrams <= udp_send::SEGMENTS_MAX && message.bytes <= DATAGRAM_BYTES_MAX;
-        if message.datagrams > 1 && from.bytes == 0 && fits {
-            let datagrams = message.datagrams as u32;
-            return Self { extent: extent_within(from, message.bytes, message), datagrams };
-        }
-        let limit = udp_send::SEGMENTS_MAX.min(DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1)).max(1);
-        if message.datagrams > 1 {
-            let bytes = (limit * run.datagram_bytes).min(message.bytes - from.bytes);
+        let first = &entries.payload(from.ticket).message;
+        let most = DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1);
+        let limit = udp_send::running_segments_max().min(most).max(1);
+        if from.bytes > 0 || first.datagrams > limit {
+            let bytes = (limit * run.datagram_bytes).min(first.bytes - from.bytes);
             let datagrams = bytes.div_ceil(run.datagram_bytes) as u32;
-            return Self { extent: extent_within(from, bytes, message), datagrams };
+            return Self { extent: extent_within(from, bytes, first), datagrams };
         }
-        let mut cut = Self::one_datagram(entries, from);
+        let mut cut =
+            Self { extent: extent_within(from, first.bytes, first), datagrams: first.datagrams as u32 };
         // Only the kernel's references to memory are limited.
         let page_count = |message| if method.is_zero_copy() { page_count(message) } else { 0 };
-        let mut pages = page_count(message);
-        let mut pieces = message.pieces().len();
-        while cut.extent.end.ticket < run.end && (cut.datagrams as usize) < limit {
+        let mut pages = page_count(first);
+        let mut pieces = first.pieces().len();
+        // A shorter datagram is the last one of its call.
+        while cut.extent.end.ticket < run.end && cut.extent.bytes.is_multiple_of(run.datagram_bytes) {
             let message = &entries.payload(cut.extent.end.ticket).message;
             pages += page_count(message);
             pieces += message.pieces().len();
-            let too_scattered = pages > PAGES_MAX || pieces > udp_send::PIECES_MAX;
-            if message.datagrams > 1 || too_scattered || message.bytes == 0 {
+            let is_too_long = cut.datagrams as usize + message.datagrams > limit;
+            let is_too_scattered = pages > PAGES_MAX || pieces > udp_send::PIECES_MAX;
+            if is_too_long || is_too_scattered || message.bytes == 0 {
                 break;
             }
             cut.extent.end.ticket += 1;
             cut.extent.bytes += message.bytes;
-            cut.datagrams += 1;
+            cut.datagrams += message.datagrams as u32;
         }
         cut
     }

@@ -4,7 +4,57 @@ use nocopy_lab::patience::PATIENCE;
 
 use crate::memory::pool::Pool;
 use crate::memory::send_queue::Position;
+use crate::sys::udp_send;
 use crate::udp::{Message, Method, Socket};
+
+/// As many as the kernel cuts from one long message, and of the last message of a call all.
+#[test]
+fn short_messages_of_several_datagrams_share_calls() {
+    let most = udp_send::running_segments_max();
+    let mut peer = Socket::bind("127.0.0.1:0").unwrap();
+    let to = peer.local_addr().unwrap();
+    let mut socket = Socket::builder().method(Method::Gso).bind("127.0.0.1:0").unwrap();
+    let sender = socket.sender();
+    for _ in 0..7 {
+        sender.send_to(Message::segments(vec![7; 30 * 16], 16), to).unwrap();
+    }
+    sender.flush().unwrap();
+    let (mut bursts, mut left) = (Vec::new(), 7 * 30);
+    while left > 0 {
+        let mut batch = peer.receiver().receive_timeout(PATIENCE).unwrap();
+        bursts.extend(std::iter::from_fn(|| batch.next_burst()).map(|burst| burst.len() / 16));
+        left = 7 * 30 - bursts.iter().sum::<usize>();
+    }
+    assert!(bursts.iter().all(|&count| count <= most && count.is_multiple_of(30)), "{bursts:?}");
+    assert_eq!(bursts.iter().max(), Some(&(most / 30 * 30)));
+}
+
+/// A datagram that is shorter than those before it is the last one of its call, wherever messages end.
+#[test]
+fn datagrams_are_cut_alike_whatever_their_messages_share() {
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    let lengths = [[25, 20, 1], [10, 10, 10], [1290, 30, 5], [7, 0, 40], [2000, 10, 3]];
+    for method in [Method::Socket, Method::SendMmsg, Method::Gso, Method::ZeroCopyGso] {
+        let mut socket = Socket::builder().method(method).bind("127.0.0.1:0").unwrap();
+        for bytes in lengths {
+            let each = |bytes: usize| (0..bytes.div_ceil(10).max(1)).map(move |at| (bytes - at * 10).min(10));
+            for (number, bytes) in bytes.into_iter().enumerate() {
+                let message = Message::segments(vec![number as u8; bytes], 10);
+                socket.sender().send_to(message, peer.local_addr().unwrap()).unwrap();
+            }
+            socket.sender().flush().unwrap();
+            for (number, bytes) in bytes.into_iter().enumerate() {
+                for expected in each(bytes) {
+                    let mut received = [99; 20];
+                    assert_eq!(peer.recv(&mut received).unwrap(), expected, "{method}");
+                    assert!(received[..expected].iter().all(|&byte| usize::from(byte) == number));
+                }
+            }
+        }
+        assert!(socket.sender().drain(PATIENCE).unwrap());
+    }
+}
 
 /// Neither a position behind the fourth GiB nor a number of more than 2^32 datagrams is cut to 32 bits. What
 /// is before counts as handed over.
