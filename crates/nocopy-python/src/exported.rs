@@ -184,6 +184,17 @@ pub(crate) fn rows(argument: &str, object: &Bound<'_, PyAny>, access: Access) ->
     Ok(Rows { first: first_of(&buffer), count, row_bytes, stride, memory: wrap(buffer) })
 }
 
+/// The rows of an argument of two dimensions or more; another one is one row.
+///
+/// # Errors
+/// As [`contiguous`].
+pub(crate) fn rows_or_one(argument: &str, object: &Bound<'_, PyAny>, access: Access) -> PyResult<Rows> {
+    match dimensions(object) {
+        0 | 1 => contiguous(argument, object, access),
+        _ => rows(argument, object, access),
+    }
+}
+
 fn first_of(buffer: &PyUntypedBuffer) -> NonNull<u8> {
     // An empty one may have no address.
     NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling())

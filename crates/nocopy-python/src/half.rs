@@ -10,7 +10,7 @@ use nocopy::integration::Generation;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::{error, exported};
+use crate::{error, exported, settings};
 
 /// The longest wait before signals are looked at: one that comes just before a wait, or while the receiver
 /// spins, does not end it.
@@ -85,7 +85,9 @@ impl<T> Half<T> {
         Self { what, half: OfProcess::new(Mutex::new(Some(value))) }
     }
 
-    fn check_process(&self) -> PyResult<()> {
+    /// # Errors
+    /// `RuntimeError`: it is the parent process's.
+    pub(crate) fn check_process(&self) -> PyResult<()> {
         if self.half.made_in.is_outdated() {
             return Err(PyRuntimeError::new_err(format!(
                 "{}: belongs to the process that forked this one; open another in this process",
@@ -144,13 +146,12 @@ impl<T> Half<T> {
 /// # Errors
 /// `ValueError`: negative, or not a number.
 pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    let convert = |seconds: f64| {
-        let text = format!("timeout: {seconds} s is no time to wait; give seconds from 0 on, or None");
-        // Longer than any process runs.
-        Duration::try_from_secs_f64(if seconds > 1e9 { 1e9 } else { seconds })
-            .map_err(|_| PyValueError::new_err(text))
-    };
-    seconds.map(convert).transpose()
+    seconds.map(|seconds| settings::duration("timeout", seconds)).transpose()
+}
+
+/// What is left of a timeout, if it began then.
+pub(crate) fn time_left(timeout: Option<Duration>, start: Instant) -> Option<Duration> {
+    timeout.map(|timeout| timeout.saturating_sub(start.elapsed()))
 }
 
 /// Repeats a call that waits for at most some time, without the interpreter, until it returns something, the
@@ -173,7 +174,7 @@ pub(crate) fn wait<R: Send>(
         }
         py.check_signals()?;
         // A call may return early: by a signal, or by what is not for this half.
-        left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+        left = time_left(timeout, start);
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(None);
         }

@@ -12,6 +12,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
+use crate::settings::Int;
+
 /// Bytes with the buffer protocol: an empty buffer of a socket, to be filled and sent; or what numpy's arrays
 /// over received data hold.
 #[pyclass(frozen, subclass, name = "Buffer", module = "nocopy")]
@@ -92,6 +94,11 @@ impl Memory {
         }
     }
 
+    /// Takes a buffer back that was [taken](Self::take_buffer) and not sent.
+    pub(crate) fn put_back(&self, buffer: BufferMut) {
+        self.owner.lock().expect("nothing panics with it").get_or_insert_with(|| Box::new(buffer));
+    }
+
     fn check_no_views(&self, done: &str) -> PyResult<()> {
         match self.views.load(Relaxed) {
             0 => Ok(()),
@@ -138,7 +145,8 @@ impl Memory {
     }
 
     /// Sets how many bytes it has: those are sent. At most as many as at first.
-    fn resize(&self, bytes: usize) -> PyResult<()> {
+    fn resize(&self, bytes: Int<usize>) -> PyResult<()> {
+        let Int(bytes) = bytes;
         self.check_no_views("resized")?;
         if bytes > self.capacity {
             let capacity = self.capacity;

@@ -130,12 +130,9 @@ impl Packets {
     pub(crate) fn column<'py>(
         &self,
         py: Python<'py>,
-        offset: isize,
+        offset: usize,
         dtype: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        let offset = usize::try_from(offset).map_err(|_| {
-            PyValueError::new_err(format!("offset: {offset} lies before the packet; give bytes from 0 on"))
-        })?;
         let (dtype, bytes) = field_dtype(dtype)?;
         let source = Source {
             bytes: self.bytes.get().first(),

@@ -3,15 +3,50 @@
 use std::time::Duration;
 
 use nocopy::Wait;
-use pyo3::exceptions::PyValueError;
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
+
+/// The longest time: longer than any process runs.
+const SECONDS_MAX: f64 = 1e9;
+
+/// An integer from 0 to the highest of its type; another one is a `ValueError`. PyO3 adds the argument's name.
+#[derive(Clone, Copy)]
+pub(crate) struct Int<T>(pub(crate) T);
+
+impl<'a, 'py, T: FromPyObject<'a, 'py, Error = PyErr>> FromPyObject<'a, 'py> for Int<T> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        object.extract().map(Self).map_err(|error| {
+            if !error.is_instance_of::<PyOverflowError>(object.py()) {
+                return error;
+            }
+            let highest = u64::MAX >> (u64::BITS as usize - 8 * size_of::<T>());
+            let object = object.to_owned();
+            PyValueError::new_err(format!("{object} is out of range; give an integer from 0 to {highest}"))
+        })
+    }
+}
+
+/// The same, for an argument whose default is a number (`from_py_with`).
+pub(crate) fn int<T>(object: &Bound<'_, PyAny>) -> PyResult<T>
+where
+    Int<T>: for<'py> FromPyObjectOwned<'py, Error = PyErr>,
+{
+    object.extract().map(|Int(value)| value)
+}
+
+/// Two of them, as the library takes them.
+pub(crate) fn pair<A, B>((Int(first), Int(second)): (Int<A>, Int<B>)) -> (A, B) {
+    (first, second)
+}
 
 /// `"spin"`, `"interrupt"`, `("adaptive", seconds)` or `("coalesced", packets, seconds)`.
 ///
 /// # Errors
 /// `ValueError` for anything else.
 pub(crate) fn wait(object: &Bound<'_, PyAny>) -> PyResult<Wait> {
-    let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).ok();
     let wait = if let Ok(word) = object.extract::<String>() {
         match &*word {
             "spin" => Some(Wait::Spin),
@@ -19,9 +54,11 @@ pub(crate) fn wait(object: &Bound<'_, PyAny>) -> PyResult<Wait> {
             _ => None,
         }
     } else if let Ok((word, spin)) = object.extract::<(String, f64)>() {
-        seconds(spin).filter(|_| word == "adaptive").map(|spin| Wait::Adaptive { spin })
+        let spin = duration("wait", spin)?;
+        (word == "adaptive").then_some(Wait::Adaptive { spin })
     } else if let Ok((word, packets, delay)) = object.extract::<(String, u32, f64)>() {
-        seconds(delay).filter(|_| word == "coalesced").map(|delay| Wait::Coalesced { packets, delay })
+        let delay = duration("wait", delay)?;
+        (word == "coalesced").then_some(Wait::Coalesced { packets, delay })
     } else {
         None
     };
@@ -53,12 +90,14 @@ pub(crate) fn one_of<T: Copy>(argument: &str, name: &str, all: &[(impl AsRef<str
     })
 }
 
-/// Seconds as a duration; `argument` is the keyword.
+/// Seconds as a duration; `argument` is the keyword. Infinite ones are the longest time.
 ///
 /// # Errors
-/// `ValueError`: negative, not a number, or more than any process runs.
+/// `ValueError`: negative, or not a number.
 pub(crate) fn duration(argument: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).ok().filter(|time| *time < Duration::from_secs(1 << 30)).ok_or_else(
-        || PyValueError::new_err(format!("{argument}: {seconds} s is no time; give seconds from 0 on")),
-    )
+    // Not `min`, which makes a number of none.
+    let time = Duration::try_from_secs_f64(if seconds > SECONDS_MAX { SECONDS_MAX } else { seconds });
+    time.map_err(|_| {
+        PyValueError::new_err(format!("{argument}: {seconds} s is no time; give seconds from 0 on"))
+    })
 }

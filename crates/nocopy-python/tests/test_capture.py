@@ -97,7 +97,7 @@ class CaptureTest(PairTest):
         capture = self.capture()
         self.raw.send(packet(b""))
         [block] = self.receive(capture, 1)
-        with self.assertRaisesRegex(ValueError, "offset: -1 lies before the packet"):
+        with self.assertRaisesRegex(ValueError, "-1 is out of range; give an integer from 0"):
             block.column(-1, "u1")
         with self.assertRaisesRegex(TypeError, "dtype: holds Python objects"):
             block.column(0, "O")

@@ -41,6 +41,30 @@ class TestUdpSocket(unittest.IsolatedAsyncioTestCase):
         self.right = nocopy.UdpSocket("127.0.0.1:0")
         self.left = nocopy.UdpSocket("127.0.0.1:0", connect=self.right.local_addr())
 
+    async def test_more_rows_than_a_socket_queues_are_sent_in_parts(self):
+        most = 0
+
+        class Socket(nocopy.UdpSocket):
+            def send(self, data, **settings):
+                nonlocal most
+                most = max(most, len(data))
+                super().send(data, **settings)
+
+        with Socket("127.0.0.1:0", connect=self.right.local_addr()) as sender:
+            await sender.asend(np.zeros((3000, 20), "u1")[:, :10])  # apart from each other: a message each
+            self.assertEqual((sender.stats()["sent"]["moved"], most), (3000, 1024))
+
+    async def test_aclose_closes_whatever_is_raised_before(self):
+        class Socket(nocopy.UdpSocket):
+            async def adrain(self, timeout=None):
+                raise OSError("not drained")
+
+        socket = Socket("127.0.0.1:0")
+        with self.assertRaisesRegex(OSError, "not drained"):
+            await socket.aclose()
+        with self.assertRaisesRegex(ValueError, "is closed"):
+            socket.receive(0.0)
+
     async def test_a_coroutine_waits_for_datagrams(self):
         rows = np.arange(40 * 100, dtype="u2").astype("u1").reshape(40, 100)
         receiving = asyncio.create_task(self.right.areceive())

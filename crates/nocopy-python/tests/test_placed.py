@@ -100,6 +100,7 @@ class PlacedTest(unittest.TestCase):
             (dict(shape=()), ValueError, "shape"),
             (dict(shape=(0, ITEMS)), nocopy.OpenError, "rows of a chunk"),
             (dict(dtype=object), TypeError, "dtype"),
+            (dict(dtype=("u1", (2,))), TypeError, "dtype: .* has a shape"),
         ]:
             with self.subTest(settings=settings), self.assertRaisesRegex(error, named):
                 self.place(**settings)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Found = TypeVar("Found")
 
@@ -189,6 +189,21 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+class ReceivingCoroutines(Coroutines, Generic[Found]):
+    """The same for classes that only receive."""
+
+    # Of the class itself.
+    try_receive: Any
+
+    async def areceive(self, timeout: float | None = None) -> Found | None:
+        """As `receive`, without blocking the event loop's thread. Cancelled, it loses nothing."""
+        return await self._receive(self.try_receive, timeout)
+
+    async def aclose(self) -> None:
+        """As `close`, which does not wait."""
+        self.close()
+
+
 class SendingCoroutines(Coroutines):
     """The same for classes that also send."""
 
@@ -226,5 +241,9 @@ class SendingCoroutines(Coroutines):
 
     async def aclose(self, timeout: float = 10.0) -> bool:
         """As `close`, without blocking the event loop's thread."""
-        is_drained = await self.adrain(timeout)
-        return self.close(0.0) and is_drained
+        is_drained = False
+        try:
+            is_drained = await self.adrain(timeout)
+        finally:
+            is_complete = self.close(0.0) and is_drained
+        return is_complete

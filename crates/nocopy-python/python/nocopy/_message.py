@@ -96,8 +96,12 @@ class Endpoint(SendingCoroutines, _nocopy.Endpoint):
 
     async def aclose(self, timeout: float = 10.0) -> bool:
         """As `close`, without blocking the event loop's thread."""
-        is_finished = await self._arming(lambda: self._arm_for_finish() or None, timeout, role="sending")
-        return self.close(0.0) and bool(is_finished)
+        is_finished = None
+        try:
+            is_finished = await self._arming(lambda: self._arm_for_finish() or None, timeout, role="sending")
+        finally:
+            is_complete = self.close(0.0) and bool(is_finished)
+        return is_complete
 
     def _sender_fileno(self) -> int:
         return int(self.fileno())

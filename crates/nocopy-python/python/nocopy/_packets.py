@@ -5,23 +5,15 @@ from typing import Any
 import numpy
 
 from nocopy import _nocopy
-from nocopy._coroutines import Coroutines, SendingCoroutines
+from nocopy._coroutines import ReceivingCoroutines, SendingCoroutines
 
 
-class Capture(Coroutines, _nocopy.Capture):
+class Capture(ReceivingCoroutines[_nocopy.Block], _nocopy.Capture):
     __doc__ = _nocopy.Capture.__doc__
     __module__ = "nocopy"
 
     # While the program has the block before the next one.
     _stays_readable = True
-
-    async def areceive(self, timeout: float | None = None) -> _nocopy.Block | None:
-        """As `receive`, without blocking the event loop's thread. Cancelled, it loses no block."""
-        return await self._receive(self.try_receive, timeout)
-
-    async def aclose(self) -> None:
-        """As `close`, which does not wait."""
-        self.close()
 
 
 class Port(SendingCoroutines, _nocopy.Port):

@@ -1,9 +1,13 @@
 """`UdpSocket` with coroutines."""
 
+from collections.abc import Callable
 from typing import Any
 
 from nocopy import _nocopy
-from nocopy._coroutines import Coroutines, SendingCoroutines
+from nocopy._coroutines import ReceivingCoroutines, SendingCoroutines
+
+# As many as a socket takes at once; for more it would wait.
+ROWS_QUEUED_MAX = 1024
 
 
 class UdpSocket(SendingCoroutines, _nocopy.UdpSocket):
@@ -30,13 +34,20 @@ class UdpSocket(SendingCoroutines, _nocopy.UdpSocket):
         return self.receive_into(array, 0.0) if filled is None else filled
 
     async def asend_to(self, data: Any, to: Any, *, segment: int | None = None) -> None:
-        """As `send_to`; waits for room in the kernel without blocking the event loop's thread."""
-        self.send_to(data, to, segment=segment, flush=False)
-        await self.aflush()
+        """As `send_to`; waits for room in the kernel without blocking the event loop's thread. Cancelled, it has
+        sent some of the rows."""
+        await self._asend(data, lambda some: self.send_to(some, to, segment=segment, flush=False))
 
     async def asend(self, data: Any, *, segment: int | None = None) -> None:
-        """As `send`; waits for room in the kernel without blocking the event loop's thread."""
-        self.send(data, segment=segment, flush=False)
+        """As `send`; waits for room in the kernel without blocking the event loop's thread. Cancelled, it has
+        sent some of the rows."""
+        await self._asend(data, lambda some: self.send(some, segment=segment, flush=False))
+
+    async def _asend(self, data: Any, send: Callable[[Any], None]) -> None:
+        is_rows = getattr(data, "ndim", 1) > 1
+        for first in range(0, len(data) if is_rows else 1, ROWS_QUEUED_MAX):
+            await self.aflush()  # what was queued before
+            send(data[first : first + ROWS_QUEUED_MAX] if is_rows else data)
         await self.aflush()
 
     def place(self, **settings: Any) -> "PlacedReceiver":
@@ -45,14 +56,6 @@ class UdpSocket(SendingCoroutines, _nocopy.UdpSocket):
         return PlacedReceiver(self, **settings)
 
 
-class PlacedReceiver(Coroutines, _nocopy.PlacedReceiver):
+class PlacedReceiver(ReceivingCoroutines[_nocopy.Chunk], _nocopy.PlacedReceiver):
     __doc__ = _nocopy.PlacedReceiver.__doc__
     __module__ = "nocopy"
-
-    async def areceive(self, timeout: float | None = None) -> _nocopy.Chunk | None:
-        """As `receive`, without blocking the event loop's thread. Cancelled, it loses no datagram."""
-        return await self._receive(self.try_receive, timeout)
-
-    async def aclose(self) -> None:
-        """As `close`, which does not wait."""
-        self.close()

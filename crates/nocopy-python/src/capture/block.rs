@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 use crate::memory::Memory;
 use crate::packets::{PacketRecord, Packets, signed_ns, vlan_of};
+use crate::settings::Int;
 
 /// Packets that the kernel handed over together. The memory is the kernel's ring: nothing was copied after
 /// the kernel did. It returns to the kernel when this object and all arrays of it are gone.
@@ -109,10 +110,10 @@ impl Block {
     fn column<'py>(
         &self,
         py: Python<'py>,
-        offset: isize,
+        offset: Int<usize>,
         dtype: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        self.0.column(py, offset, dtype)
+        self.0.column(py, offset.0, dtype)
     }
 
     /// The number of packets.

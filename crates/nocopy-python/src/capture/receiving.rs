@@ -14,7 +14,8 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use super::block::{Block, ReadBlock};
 use crate::account::{ledger_dict, stats_dict};
 use crate::half::{Half, timeout, wait};
-use crate::{error, filter, settings};
+use crate::settings::{self, Int, pair};
+use crate::{error, filter};
 
 /// A passive capture of an interface, in blocks of packets that are arrays. The host keeps its traffic.
 ///
@@ -105,9 +106,9 @@ impl Capture {
         py: Python<'_>,
         interface: &str,
         filter: Option<&str>,
-        blocks: Option<(u32, u32)>,
+        blocks: Option<(Int<u32>, Int<u32>)>,
         block_timeout: Option<f64>,
-        snap: Option<u32>,
+        snap: Option<Int<u32>>,
         promiscuous: bool,
         outgoing: bool,
         immediate: bool,
@@ -119,13 +120,13 @@ impl Capture {
             .promiscuous(promiscuous)
             .outgoing(outgoing)
             .immediate(immediate);
-        if let Some((bytes, count)) = blocks {
+        if let Some((bytes, count)) = blocks.map(pair) {
             builder = builder.blocks(bytes, count);
         }
         if let Some(seconds) = block_timeout {
             builder = builder.block_timeout(settings::duration("block_timeout", seconds)?);
         }
-        if let Some(bytes) = snap {
+        if let Some(Int(bytes)) = snap {
             builder = builder.snap(bytes);
         }
         if let Some(wait) = wait {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nocopy::SenderHalf;
 use nocopy::message as library;
@@ -17,7 +17,8 @@ use super::received::{Message, Taken};
 use super::receiving::{Ended, Receiver, rows_of, too_long};
 use super::sending::{self, Outgoing, poll_until, with_room};
 use crate::account::{ledger_dict, stats_dict};
-use crate::half::{Half, Used, timeout, wait};
+use crate::half::{Half, Used, time_left, timeout, wait};
+use crate::settings::Int;
 use crate::{address, error};
 
 /// Number of the next endpoint of this process.
@@ -63,16 +64,16 @@ impl Endpoint {
     fn new(
         py: Python<'_>,
         address: &Bound<'_, PyAny>,
-        max_message_bytes: Option<usize>,
-        datagram_bytes: Option<u16>,
+        max_message_bytes: Option<Int<usize>>,
+        datagram_bytes: Option<Int<u16>>,
         crc: bool,
         accept: bool,
-        peers_max: Option<usize>,
+        peers_max: Option<Int<usize>>,
         keep_alive: Option<f64>,
         dead_after: Option<f64>,
         keep_alive_thread: bool,
         wait: Option<&Bound<'_, PyAny>>,
-        memory: Option<usize>,
+        memory: Option<Int<usize>>,
         port: Option<&Bound<'_, PyAny>>,
         streams: bool,
     ) -> PyResult<Self> {
@@ -104,6 +105,7 @@ impl Endpoint {
 
     /// The address that it is bound to: (host, port).
     fn local_addr<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        self.half.check_process()?;
         address::to_python(py, self.local)
     }
 
@@ -213,13 +215,13 @@ impl Endpoint {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         to: &Bound<'_, Peer>,
-        call: u32,
+        call: Int<u32>,
         timeout: Option<f64>,
         flush: bool,
     ) -> PyResult<()> {
         let (to, timeout) = (to.get().of(self.number)?, self::timeout(timeout)?);
         let payload = sending::payload("data", data)?;
-        let respond = move |endpoint: &mut library::Endpoint, payload| endpoint.respond(payload, to, call);
+        let respond = move |endpoint: &mut library::Endpoint, payload| endpoint.respond(payload, to, call.0);
         self.send(py, timeout, flush, sending::retried(payload, respond))
     }
 
@@ -240,12 +242,14 @@ impl Endpoint {
         let payload = sending::payload("request", request)?;
         let endpoint = &mut self.half.get(py)?.endpoint;
         let attempt = sending::retried(payload, move |endpoint, payload| endpoint.request(payload, to));
+        let start = Instant::now();
         let call = with_room(py, endpoint, timeout, attempt)?;
-        let response = wait(py, timeout, |time| match endpoint.response_timeout(call, to, time) {
-            Ok(None) => Ok(None),
-            Ok(Some(response)) => Ok(Some(Ok(Taken::new(response)))),
-            Err(error) => Ok(Some(Err(error))),
-        })?;
+        let response =
+            wait(py, time_left(timeout, start), |time| match endpoint.response_timeout(call, to, time) {
+                Ok(None) => Ok(None),
+                Ok(Some(response)) => Ok(Some(Ok(Taken::new(response)))),
+                Err(error) => Ok(Some(Err(error))),
+            })?;
         crate::exported::release_unused(py);
         let timed_out = library::Error::TimedOut { timeout: timeout.unwrap_or(Duration::MAX) };
         let response = response.unwrap_or(Err(timed_out)).map_err(|error| error::from_message(py, error))?;
@@ -456,13 +460,13 @@ impl Endpoint {
     fn arm_for_response(
         &self,
         py: Python<'_>,
-        call: u32,
+        call: Int<u32>,
         from: &Bound<'_, Peer>,
     ) -> PyResult<Option<Py<Message>>> {
         let from = from.get().of(self.number)?;
         let endpoint = &mut self.half.get(py)?.endpoint;
         let response =
-            endpoint.arm_for_response(call, from).map_err(|error| error::from_message(py, error))?;
+            endpoint.arm_for_response(call.0, from).map_err(|error| error::from_message(py, error))?;
         response.map(|response| self.to_python(py, Taken::new(response))).transpose()
     }
 
@@ -501,9 +505,10 @@ impl Endpoint {
         attempt: impl FnMut(&mut library::Endpoint) -> Result<R, nocopy::Reason> + Send,
     ) -> PyResult<R> {
         let mut receiver = self.half.get(py)?;
+        let start = Instant::now();
         let sent = with_room(py, &mut receiver.endpoint, timeout, attempt);
         if flush {
-            self::flush(py, &mut receiver, timeout)?;
+            self::flush(py, &mut receiver, time_left(timeout, start))?;
         }
         crate::exported::release_unused(py);
         sent

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 
 use super::peer::Peer;
 use crate::memory::{Layout, Memory, array_over};
+use crate::settings::Int;
 
 /// What is known about one message, as numpy sees it.
 #[derive(Clone, Copy)]
@@ -128,8 +129,8 @@ impl MessageRows {
     /// The peer that sent the message in that row.
     ///
     /// Raises IndexError if there is no such row.
-    fn peer(&self, row: usize) -> PyResult<Peer> {
-        let rows = self.records.len();
+    fn peer(&self, row: Int<usize>) -> PyResult<Peer> {
+        let (Int(row), rows) = (row, self.records.len());
         if row >= rows {
             return Err(PyIndexError::new_err(format!("row: {row} does not exist; {rows} were received")));
         }

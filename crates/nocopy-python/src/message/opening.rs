@@ -6,20 +6,21 @@ use nocopy::message::{Builder, Endpoint, OpenError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::{error, port, settings};
+use crate::settings::{self, Int};
+use crate::{error, port};
 
 /// Keywords, of which `None` leaves the default.
 pub(super) struct Keywords<'a, 'py> {
-    pub(super) max_message_bytes: Option<usize>,
-    pub(super) datagram_bytes: Option<u16>,
+    pub(super) max_message_bytes: Option<Int<usize>>,
+    pub(super) datagram_bytes: Option<Int<u16>>,
     pub(super) crc: bool,
     pub(super) accept: bool,
-    pub(super) peers_max: Option<usize>,
+    pub(super) peers_max: Option<Int<usize>>,
     pub(super) keep_alive: Option<f64>,
     pub(super) dead_after: Option<f64>,
     pub(super) keep_alive_thread: bool,
     pub(super) wait: Option<&'a Bound<'py, PyAny>>,
-    pub(super) memory: Option<usize>,
+    pub(super) memory: Option<Int<usize>>,
     pub(super) port: Option<&'a Bound<'py, PyAny>>,
     pub(super) streams: bool,
 }
@@ -31,25 +32,25 @@ impl Keywords<'_, '_> {
             .accept(self.accept)
             .keep_alive_thread(self.keep_alive_thread)
             .streams(self.streams);
-        if let Some(bytes) = self.max_message_bytes {
+        if let Some(Int(bytes)) = self.max_message_bytes {
             builder = builder.max_message_bytes(bytes);
         }
-        if let Some(bytes) = self.datagram_bytes {
+        if let Some(Int(bytes)) = self.datagram_bytes {
             builder = builder.datagram_bytes(bytes);
         }
-        if let Some(peers) = self.peers_max {
+        if let Some(Int(peers)) = self.peers_max {
             builder = builder.peers_max(peers);
         }
-        if let Some(silence) = self.keep_alive {
-            builder = builder.keep_alive(seconds("keep_alive", silence)?);
+        if let Some(seconds) = self.keep_alive {
+            builder = builder.keep_alive(silence("keep_alive", seconds)?);
         }
-        if let Some(silence) = self.dead_after {
-            builder = builder.dead_after(seconds("dead_after", silence)?);
+        if let Some(seconds) = self.dead_after {
+            builder = builder.dead_after(silence("dead_after", seconds)?);
         }
         if let Some(wait) = self.wait {
             builder = builder.wait(settings::wait(wait)?);
         }
-        if let Some(bytes) = self.memory {
+        if let Some(Int(bytes)) = self.memory {
             builder = builder.memory(bytes);
         }
         if let Some(below) = self.port {
@@ -59,10 +60,14 @@ impl Keywords<'_, '_> {
     }
 }
 
-fn seconds(argument: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero()).ok_or_else(|| {
-        PyValueError::new_err(format!("{argument}: {seconds} s is no such time; give seconds greater than 0"))
-    })
+/// A time that is not 0.
+fn silence(argument: &str, seconds: f64) -> PyResult<Duration> {
+    match settings::duration(argument, seconds)? {
+        Duration::ZERO => {
+            Err(PyValueError::new_err(format!("{argument}: is 0; give seconds greater than 0")))
+        }
+        time => Ok(time),
+    }
 }
 
 pub(super) fn from_open(py: Python<'_>, error: &OpenError) -> PyErr {

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use super::many::Records;
 use super::received::Taken;
-use crate::exported::{Access, Rows, contiguous, dimensions, rows};
+use crate::exported::{Access, Rows, rows_or_one};
 
 /// The most messages that are received together, and about the most bytes: peers do not decide how much
 /// memory that takes.
@@ -141,10 +141,7 @@ fn copy(message: &library::Message<'_>, rows: &Rows, records: &mut Records) {
 /// # Errors
 /// `TypeError`, `ValueError`: it cannot be written, or has no rows.
 pub(super) fn rows_of(argument: &str, array: &Bound<'_, PyAny>) -> PyResult<Rows> {
-    let rows = match dimensions(array) < 2 {
-        true => contiguous(argument, array, Access::Write)?,
-        false => rows(argument, array, Access::Write)?,
-    };
+    let rows = rows_or_one(argument, array, Access::Write)?;
     match rows.count {
         0 => Err(PyValueError::new_err(format!(
             "{argument}: has no rows; give one with a row for each message"

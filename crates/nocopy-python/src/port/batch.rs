@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use crate::half::OfProcess;
 use crate::memory::Memory;
 use crate::packets::{PacketRecord, Packets, signed_ns, vlan_of};
+use crate::settings::Int;
 
 /// Packets that a port received together. Their frames are the program's until this object and all arrays of
 /// it are gone.
@@ -90,10 +91,10 @@ impl Batch {
     fn column<'py>(
         &self,
         py: Python<'py>,
-        offset: isize,
+        offset: Int<usize>,
         dtype: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        self.0.column(py, offset, dtype)
+        self.0.column(py, offset.0, dtype)
     }
 
     /// The number of packets.

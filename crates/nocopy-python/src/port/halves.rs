@@ -15,6 +15,7 @@ use super::opening::{Keywords, from_open, with_sizes};
 use super::sending;
 use crate::account::{halves_dict, ledger_dict, stats_dict};
 use crate::half::{Half, close_both, timeout, wait};
+use crate::settings::{Int, int};
 use crate::{error, exported};
 
 /// The halves in errors.
@@ -56,14 +57,14 @@ impl Port {
     fn new(
         py: Python<'_>,
         interface: &Bound<'_, PyAny>,
-        queue: u32,
+        #[pyo3(from_py_with = int)] queue: u32,
         mode: Option<String>,
         filter: Option<String>,
         purpose: Option<String>,
-        frame_count: Option<(u32, u32)>,
-        ring_sizes: Option<(u32, u32)>,
-        busy_poll: Option<(f64, u32)>,
-        batch: u32,
+        frame_count: Option<(Int<u32>, Int<u32>)>,
+        ring_sizes: Option<(Int<u32>, Int<u32>)>,
+        busy_poll: Option<(f64, Int<u32>)>,
+        #[pyo3(from_py_with = int)] batch: u32,
         wait: Option<Bound<'_, PyAny>>,
         promiscuous: bool,
         receive_metadata: bool,
@@ -97,9 +98,9 @@ impl Port {
     #[pyo3(signature = (*, frame_count = None, ring_sizes = None, batch = 1024, wait = None))]
     fn memory_pair(
         py: Python<'_>,
-        frame_count: Option<(u32, u32)>,
-        ring_sizes: Option<(u32, u32)>,
-        batch: u32,
+        frame_count: Option<(Int<u32>, Int<u32>)>,
+        ring_sizes: Option<(Int<u32>, Int<u32>)>,
+        #[pyo3(from_py_with = int)] batch: u32,
         wait: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Self, Self)> {
         let builder = with_sizes(OpenPort::memory_builder(), frame_count, ring_sizes, batch, wait)?;
@@ -123,6 +124,7 @@ impl Port {
     /// Where all frames are: a dictionary with total, free, in_use (by batches of this program), lent_rx,
     /// lent_tx, retired, and is_balanced: whether each was found once. Exact only while no call is running.
     fn balance<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.receiver.check_process()?;
         let balance = self.area.balance();
         let dict = PyDict::new(py);
         dict.set_item("total", balance.total)?;

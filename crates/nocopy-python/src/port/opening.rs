@@ -8,7 +8,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::{error, filter, settings};
+use crate::settings::{self, Int, pair};
+use crate::{error, filter};
 
 const PURPOSES: [(&str, Purpose); 3] =
     [("exchange", Purpose::Exchange), ("capture", Purpose::Capture), ("send", Purpose::Send)];
@@ -25,9 +26,9 @@ pub(super) struct Keywords<'py> {
     pub(super) mode: Option<String>,
     pub(super) filter: Option<String>,
     pub(super) purpose: Option<String>,
-    pub(super) frame_count: Option<(u32, u32)>,
-    pub(super) ring_sizes: Option<(u32, u32)>,
-    pub(super) busy_poll: Option<(f64, u32)>,
+    pub(super) frame_count: Option<(Int<u32>, Int<u32>)>,
+    pub(super) ring_sizes: Option<(Int<u32>, Int<u32>)>,
+    pub(super) busy_poll: Option<(f64, Int<u32>)>,
     pub(super) batch: u32,
     pub(super) wait: Option<Bound<'py, PyAny>>,
     pub(super) promiscuous: bool,
@@ -37,15 +38,15 @@ pub(super) struct Keywords<'py> {
 /// Settings of ports of all kinds.
 pub(super) fn with_sizes(
     mut builder: PortBuilder,
-    frame_count: Option<(u32, u32)>,
-    ring_sizes: Option<(u32, u32)>,
+    frame_count: Option<(Int<u32>, Int<u32>)>,
+    ring_sizes: Option<(Int<u32>, Int<u32>)>,
     batch: u32,
     wait: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PortBuilder> {
-    if let Some((receive, send)) = frame_count {
+    if let Some((receive, send)) = frame_count.map(pair) {
         builder = builder.frame_count(receive, send);
     }
-    if let Some((receive, send)) = ring_sizes {
+    if let Some((receive, send)) = ring_sizes.map(pair) {
         builder = builder.ring_sizes(receive, send);
     }
     if let Some(wait) = wait {
@@ -96,7 +97,7 @@ impl<'py> Keywords<'py> {
         if let Some(name) = self.purpose {
             builder = builder.purpose(settings::one_of("purpose", &name, &PURPOSES)?);
         }
-        if let Some((seconds, packets)) = self.busy_poll {
+        if let Some((seconds, Int(packets))) = self.busy_poll {
             builder = builder.busy_poll(settings::duration("busy_poll", seconds)?, packets);
         }
         with_sizes(builder, self.frame_count, self.ring_sizes, self.batch, self.wait.as_ref())

@@ -7,18 +7,14 @@ use nocopy::{Reason, Sender};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::exported::{Access, Rows, contiguous, dimensions, rows};
+use crate::exported::{Access, Rows, rows_or_one};
 
 /// A row a packet, if it is an array of rows; otherwise one packet.
 ///
 /// # Errors
 /// `TypeError`, `ValueError`: the argument cannot be sent.
 pub(super) fn outgoing(data: &Bound<'_, PyAny>) -> PyResult<Rows> {
-    let rows = if dimensions(data) < 2 {
-        contiguous("data", data, Access::Read)?
-    } else {
-        rows("data", data, Access::Read)?
-    };
+    let rows = rows_or_one("data", data, Access::Read)?;
     if rows.row_bytes == 0 && rows.count > 0 {
         return Err(PyValueError::new_err("data: has packets of 0 bytes; give at least an Ethernet header"));
     }

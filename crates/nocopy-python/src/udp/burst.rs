@@ -1,13 +1,16 @@
 //! Datagrams that arrived together, as one array.
 
 use std::net::SocketAddr;
+use std::ptr;
 
 use nocopy::Buffer;
 use nocopy::udp::{Burst as OwnedBurst, Metadata};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use super::received_rows::Row;
 use crate::address;
+use crate::exported::Rows;
 use crate::memory::{Layout, Memory, array_over};
 
 /// Datagrams of one sender that arrived together: all of one length. Its memory is kept while an array of it
@@ -48,6 +51,33 @@ impl Burst {
             (_, 0) => vec![part(0, whole, each, is_truncated)],
             _ => vec![part(0, whole, each, false), part(whole * each, 1, rest, is_truncated)],
         })
+    }
+
+    /// A copy of all bytes.
+    pub(super) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.rows * self.row_bytes];
+        // SAFETY: the burst's bytes lie in its memory, which nothing writes to; the vector is as long.
+        unsafe { ptr::copy_nonoverlapping(self.first_byte(), bytes.as_mut_ptr(), bytes.len()) }
+        bytes
+    }
+
+    /// Copies its first datagram into the first row, as far as that goes; returns how many bytes.
+    pub(super) fn copy_into_row(&self, rows: &Rows) -> usize {
+        let bytes = self.row_bytes.min(rows.row_bytes);
+        // SAFETY: as above; a row is exported memory of so many bytes, and not this burst's.
+        unsafe { ptr::copy_nonoverlapping(self.first_byte(), rows.row(0).as_ptr(), bytes) }
+        bytes
+    }
+
+    fn first_byte(&self) -> *const u8 {
+        // Within the memory, since the burst's bytes are.
+        self.memory.get().first().wrapping_add(self.offset)
+    }
+
+    /// What is known about its first datagram.
+    pub(super) fn as_row(&self) -> Row {
+        let time_ns = self.metadata.time.map_or(0, |time| time.ns);
+        Row { bytes: self.row_bytes, source: self.from, time_ns }
     }
 }
 

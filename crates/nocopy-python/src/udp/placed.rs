@@ -16,6 +16,7 @@ use crate::account::{ledger_dict, stats_dict};
 use crate::error;
 use crate::half::{Half, timeout, wait};
 use crate::memory::{Layout, Memory, array_over, dtype_of};
+use crate::settings::{Int, int};
 
 /// Where a number is in each datagram: its first byte, and its type, such as '>u8', '<u4', 'u1'. Any number
 /// of bytes from 1 to 8 is possible: SPEAD's addresses are '>u6'.
@@ -76,6 +77,11 @@ struct ChunkShape {
 impl Request<'_, '_> {
     fn placing(&self) -> PyResult<(Placing, ChunkShape)> {
         let (dtype, item_bytes) = dtype_of(self.dtype)?;
+        if !dtype.getattr("subdtype")?.is_none() {
+            return Err(PyTypeError::new_err(format!(
+                "dtype: {dtype} has a shape; give that of an item, and add its shape to that of a row"
+            )));
+        }
         let [rows, items @ ..] = &self.shape[..] else {
             return Err(PyValueError::new_err("shape: is empty; give (rows, items of a row)"));
         };
@@ -146,14 +152,16 @@ impl PythonPlacedReceiver {
         py: Python<'_>,
         socket: &Bound<'_, UdpSocket>,
         number: &Bound<'_, PyAny>,
-        shape: Vec<usize>,
+        shape: Vec<Int<usize>>,
         payload: Option<&Bound<'_, PySlice>>,
         dtype: Option<&Bound<'_, PyAny>>,
-        ring: usize,
-        rows_per_heap: Option<u64>,
+        #[pyo3(from_py_with = int)] ring: usize,
+        rows_per_heap: Option<Int<u64>>,
     ) -> PyResult<Self> {
         let byte = PyString::new(py, "u1").into_any();
         let dtype = dtype.unwrap_or(&byte);
+        let shape = shape.into_iter().map(|Int(length)| length).collect();
+        let rows_per_heap = rows_per_heap.map(|Int(rows)| rows);
         let (placing, shape) = Request { number, payload, shape, dtype, ring, rows_per_heap }.placing()?;
         let receiver = socket.get().receiver().get(py)?;
         let place = |receiver: Receiver| {

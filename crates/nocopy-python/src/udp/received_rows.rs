@@ -10,15 +10,33 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::address;
 use crate::memory::array_of;
+use crate::settings::Int;
 
 /// What is known about each row that was filled, in arrays: nothing is made for one datagram. Each array is
 /// made when it is first asked for: a program that only wants their number pays for none.
 #[pyclass(frozen, module = "nocopy")]
 pub(crate) struct ReceivedRows {
+    /// In front of the others: one that was received before.
+    first: Option<Row>,
     rows: FilledRows,
     lengths: PyOnceLock<Py<PyAny>>,
     times: PyOnceLock<Py<PyAny>>,
     sources: PyOnceLock<Py<PyAny>>,
+}
+
+/// What is known about one.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    pub(super) bytes: usize,
+    pub(super) source: SocketAddr,
+    /// 0 if it is not known.
+    pub(super) time_ns: u64,
+}
+
+impl From<FilledRow> for Row {
+    fn from(row: FilledRow) -> Self {
+        Self { bytes: row.bytes, source: row.source, time_ns: row.time.map_or(0, |time| time.ns) }
+    }
 }
 
 /// As numpy sees an address.
@@ -32,7 +50,15 @@ struct SourceRecord {
 impl ReceivedRows {
     pub(super) fn new(rows: FilledRows) -> Self {
         let (lengths, times, sources) = (PyOnceLock::new(), PyOnceLock::new(), PyOnceLock::new());
-        Self { rows, lengths, times, sources }
+        Self { first: None, rows, lengths, times, sources }
+    }
+
+    pub(super) fn of_one(row: Row) -> Self {
+        Self { first: Some(row), ..Self::new(FilledRows::default()) }
+    }
+
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        self.first.into_iter().chain(self.rows.iter().map(Row::from))
     }
 
     /// The array of one value of each row.
@@ -41,10 +67,10 @@ impl ReceivedRows {
         py: Python<'py>,
         made: &PyOnceLock<Py<PyAny>>,
         dtype: D,
-        value: impl Fn(FilledRow) -> T,
+        value: impl Fn(Row) -> T,
     ) -> PyResult<Py<PyAny>> {
         let make = || {
-            let values = self.rows.iter().map(value).collect();
+            let values = self.rows().map(value).collect();
             array_of::<T, _>(py, values, dtype).map(Bound::unbind)
         };
         made.get_or_try_init(py, make).map(|array| array.clone_ref(py))
@@ -70,7 +96,7 @@ impl ReceivedRows {
     /// When each arrived, in nanoseconds, uint64; 0 if that is not known (see `receive_times`).
     #[getter]
     fn times(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.array(py, &self.times, "u8", |row| row.time.map_or(0, |time| time.ns))
+        self.array(py, &self.times, "u8", |row| row.time_ns)
     }
 
     /// Of each the sender: `address` (16 bytes; IPv4 as ::ffff:a.b.c.d) and `port`.
@@ -83,15 +109,16 @@ impl ReceivedRows {
     }
 
     /// The address that sent the datagram in that row, as sockets have it.
-    fn source<'py>(&self, py: Python<'py>, row: usize) -> PyResult<Bound<'py, PyTuple>> {
-        let found = self.rows.iter().nth(row).ok_or_else(|| {
-            PyIndexError::new_err(format!("row: {row} was not filled; {} were", self.rows.len()))
+    fn source<'py>(&self, py: Python<'py>, row: Int<usize>) -> PyResult<Bound<'py, PyTuple>> {
+        let Int(row) = row;
+        let found = self.rows().nth(row).ok_or_else(|| {
+            PyIndexError::new_err(format!("row: {row} was not filled; {} were", self.__len__()))
         })?;
         address::to_python(py, found.source)
     }
 
     /// Rows that were filled: the first ones.
     fn __len__(&self) -> usize {
-        self.rows.len()
+        usize::from(self.first.is_some()) + self.rows.len()
     }
 }

@@ -107,9 +107,22 @@ impl Outgoing {
                     }
                     is_flushed = true;
                 }
-                Err(Rejected { reason, .. }) => return Err(reason.into()),
+                Err(Rejected { item, reason }) => {
+                    self.next = Some(item);
+                    return Err(reason.into());
+                }
             }
         }
         Ok(Some(()))
+    }
+
+    /// Gives the memory of a message that was refused back to the object from which it was taken.
+    pub(super) fn give_back(self, object: &Bound<'_, PyAny>) {
+        let buffers = self.next.into_iter().flatten();
+        if let Ok(memory) = object.cast::<Memory>()
+            && let Some(buffer) = buffers.filter_map(|buffer| buffer.try_into_mut().ok()).next()
+        {
+            memory.get().put_back(buffer);
+        }
     }
 }

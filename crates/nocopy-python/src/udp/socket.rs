@@ -23,7 +23,8 @@ use crate::account::{halves_dict, ledger_dict, stats_dict};
 use crate::exported::{Access, Rows, rows};
 use crate::half::{Half, close_both, timeout, wait};
 use crate::memory::{Memory, array_of, array_of_rows};
-use crate::{address, error, port, settings};
+use crate::settings::{self, Int, pair};
+use crate::{address, error, port};
 
 const CHECKSUMS: [(&str, UdpChecksum); 3] = [
     ("computed", UdpChecksum::Computed),
@@ -92,15 +93,15 @@ impl UdpSocket {
         address: Option<&Bound<'_, PyAny>>,
         connect: Option<&Bound<'_, PyAny>>,
         method: Option<&str>,
-        receive_buffer: Option<usize>,
-        send_buffer: Option<usize>,
-        receive_pool: Option<(u32, usize)>,
-        send_pool: Option<(u32, usize)>,
+        receive_buffer: Option<Int<usize>>,
+        send_buffer: Option<Int<usize>>,
+        receive_pool: Option<(Int<u32>, Int<usize>)>,
+        send_pool: Option<(Int<u32>, Int<usize>)>,
         group: Option<&Bound<'_, PyAny>>,
-        multicast: Option<(u32, u8)>,
+        multicast: Option<(Int<u32>, Int<u8>)>,
         broadcast: bool,
         reuse_address: bool,
-        hop_limit: Option<u8>,
+        hop_limit: Option<Int<u8>>,
         checksum: Option<&str>,
         receive_metadata: bool,
         receive_times: bool,
@@ -115,25 +116,25 @@ impl UdpSocket {
         if let Some(name) = method {
             builder = builder.method(settings::by_name("method", name, &Method::ALL)?);
         }
-        if let Some(bytes) = receive_buffer {
+        if let Some(Int(bytes)) = receive_buffer {
             builder = builder.receive_buffer(bytes);
         }
-        if let Some(bytes) = send_buffer {
+        if let Some(Int(bytes)) = send_buffer {
             builder = builder.send_buffer(bytes);
         }
         if let Some(pool) = receive_pool {
-            builder = builder.receive_pool(&new_pool("receive_pool", pool)?);
+            builder = builder.receive_pool(&new_pool("receive_pool", pair(pool))?);
         }
         if let Some(pool) = send_pool {
-            builder = builder.send_pool(&new_pool("send_pool", pool)?);
+            builder = builder.send_pool(&new_pool("send_pool", pair(pool))?);
         }
         if let Some(name) = checksum {
             builder = builder.checksum(settings::one_of("checksum", name, &CHECKSUMS)?);
         }
-        if let Some(hops) = hop_limit {
+        if let Some(Int(hops)) = hop_limit {
             builder = builder.hop_limit(hops);
         }
-        if let Some((interface, hops)) = multicast {
+        if let Some((interface, hops)) = multicast.map(pair) {
             builder = builder.multicast(interface, hops);
         }
         if let Some(wait) = wait {
@@ -167,6 +168,7 @@ impl UdpSocket {
 
     /// The address that it is bound to: (host, port).
     fn local_addr<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        self.receiver.check_process()?;
         address::to_python(py, self.local)
     }
 
@@ -182,15 +184,20 @@ impl UdpSocket {
     ) -> PyResult<Bound<'py, PyAny>> {
         let timeout = self::timeout(timeout)?;
         let receiver = &mut *self.receiver.get(py)?;
-        if !gather && let Some(rest) = self.take_rest() {
-            return Ok(PyList::new(py, [rest])?.into_any());
+        if let Some(rest) = self.take_rest() {
+            if !gather {
+                return Ok(PyList::new(py, [rest])?.into_any());
+            }
+            let bytes = rest.to_vec();
+            self.count_copied(bytes.len());
+            return gathered(py, &[&bytes]);
         }
         let bursts = wait(py, timeout, |time| take_bursts(receiver, Some(time)))?.unwrap_or_default();
         if !gather {
             return list_of(py, bursts);
         }
         self.count_copied(bursts.iter().map(|burst| burst.len()).sum());
-        gathered(py, &bursts)
+        gathered(py, &Vec::from_iter(bursts.iter().flat_map(OwnedBurst::datagrams)))
     }
 
     /// As `receive`, without waiting.
@@ -221,6 +228,10 @@ impl UdpSocket {
             return Err(PyValueError::new_err(text));
         }
         let receiver = &mut *self.receiver.get(py)?;
+        if let Some(rest) = self.take_rest() {
+            self.count_copied(rest.copy_into_row(&rows));
+            return Ok(ReceivedRows::of_one(rest.as_row()));
+        }
         // Locked by the thread that has the half alone.
         let mut filler = self.filler.lock().expect("nothing panics with it");
         let filler = RowShape::of(&rows).filler(&mut filler);
@@ -247,7 +258,7 @@ impl UdpSocket {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         to: &Bound<'_, PyAny>,
-        segment: Option<usize>,
+        segment: Option<Int<usize>>,
         flush: bool,
     ) -> PyResult<()> {
         let to = address::first("to", to)?;
@@ -260,7 +271,7 @@ impl UdpSocket {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        segment: Option<usize>,
+        segment: Option<Int<usize>>,
         flush: bool,
     ) -> PyResult<()> {
         self.queue(py, data, None, segment, flush)
@@ -420,17 +431,18 @@ impl UdpSocket {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         to: Option<SocketAddr>,
-        segment: Option<usize>,
+        segment: Option<Int<usize>>,
         flush: bool,
     ) -> PyResult<()> {
         let sender = &mut *self.sender.get(py)?;
-        let mut outgoing = sending::outgoing(data, segment)?;
+        let mut outgoing = sending::outgoing(data, segment.map(|Int(bytes)| bytes))?;
         let queued = wait(py, None, |time| outgoing.queue(sender, to, time));
         // What was queued before an error or a signal is sent, too, as far as that needs no wait.
         let flushed = match queued {
             Ok(_) if flush => wait(py, None, |time| Ok(sender.flush_timeout(time)?.then_some(()))).map(drop),
             Ok(_) => Ok(()),
             Err(error) => {
+                outgoing.give_back(data);
                 let _ = py.detach(|| sender.flush_timeout(Duration::ZERO));
                 Err(error)
             }
@@ -518,13 +530,12 @@ fn list_of(py: Python<'_>, bursts: Vec<OwnedBurst>) -> PyResult<Bound<'_, PyAny>
 }
 
 /// All datagrams in one array, with their lengths; rows are as long as the longest datagram.
-fn gathered<'py>(py: Python<'py>, bursts: &[OwnedBurst]) -> PyResult<Bound<'py, PyAny>> {
-    let datagrams = || bursts.iter().flat_map(OwnedBurst::datagrams);
-    let lengths: Vec<i64> = datagrams().map(|datagram| datagram.len() as i64).collect();
-    let row_bytes = datagrams().map(<[u8]>::len).max().unwrap_or(0);
+fn gathered<'py>(py: Python<'py>, datagrams: &[&[u8]]) -> PyResult<Bound<'py, PyAny>> {
+    let lengths: Vec<i64> = datagrams.iter().map(|datagram| datagram.len() as i64).collect();
+    let row_bytes = datagrams.iter().map(|datagram| datagram.len()).max().unwrap_or(0);
     let mut bytes = vec![0; lengths.len() * row_bytes];
     // No row is of no bytes, unless all are, and then there is nothing to copy.
-    for (row, datagram) in bytes.chunks_exact_mut(row_bytes.max(1)).zip(datagrams()) {
+    for (row, datagram) in bytes.chunks_exact_mut(row_bytes.max(1)).zip(datagrams) {
         row[..datagram.len()].copy_from_slice(datagram);
     }
     let array = array_of_rows(py, bytes, [lengths.len(), row_bytes])?;
