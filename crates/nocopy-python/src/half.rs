@@ -10,7 +10,7 @@ use nocopy::integration::Generation;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::{error, exported, settings};
+use crate::{error, exported, number};
 
 /// The longest wait before signals are looked at: one that comes just before a wait, or while the receiver
 /// spins, does not end it.
@@ -146,7 +146,7 @@ impl<T> Half<T> {
 /// # Errors
 /// `ValueError`: negative, or not a number.
 pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    seconds.map(|seconds| settings::duration("timeout", seconds)).transpose()
+    seconds.map(|seconds| number::duration("timeout", seconds)).transpose()
 }
 
 /// What is left of a timeout, if it began then.

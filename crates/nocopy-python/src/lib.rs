@@ -23,7 +23,7 @@
 //! packets  filter
 //! half  account  settings
 //! exported  memory  address
-//! error
+//! error  number
 //! ```
 #![allow(unsafe_code)]
 
@@ -36,6 +36,7 @@ mod filter;
 mod half;
 mod memory;
 mod message;
+mod number;
 mod packets;
 mod port;
 mod settings;

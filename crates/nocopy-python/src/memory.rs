@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
-use crate::settings::Int;
+use crate::number::Int;
 
 /// Bytes with the buffer protocol: an empty buffer of a socket, to be filled and sent; or what numpy's arrays
 /// over received data hold.

@@ -5,8 +5,8 @@ use nocopy::integration::{BlockReader, Generation};
 use pyo3::prelude::*;
 
 use crate::memory::Memory;
+use crate::number::Int;
 use crate::packets::{PacketRecord, Packets, signed_ns, vlan_of};
-use crate::settings::Int;
 
 /// Packets that the kernel handed over together. The memory is the kernel's ring: nothing was copied after
 /// the kernel did. It returns to the kernel when this object and all arrays of it are gone.

@@ -14,8 +14,8 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use super::block::{Block, ReadBlock};
 use crate::account::{ledger_dict, stats_dict};
 use crate::half::{Half, timeout, wait};
-use crate::settings::{self, Int, pair};
-use crate::{error, filter};
+use crate::number::{self, Int, pair};
+use crate::{error, filter, settings};
 
 /// A passive capture of an interface, in blocks of packets that are arrays. The host keeps its traffic.
 ///
@@ -124,7 +124,7 @@ impl Capture {
             builder = builder.blocks(bytes, count);
         }
         if let Some(seconds) = block_timeout {
-            builder = builder.block_timeout(settings::duration("block_timeout", seconds)?);
+            builder = builder.block_timeout(number::duration("block_timeout", seconds)?);
         }
         if let Some(Int(bytes)) = snap {
             builder = builder.snap(bytes);

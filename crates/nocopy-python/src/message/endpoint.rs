@@ -18,7 +18,7 @@ use super::receiving::{Ended, Receiver, rows_of, too_long};
 use super::sending::{self, Outgoing, poll_until, with_room};
 use crate::account::{ledger_dict, stats_dict};
 use crate::half::{Half, Used, time_left, timeout, wait};
-use crate::settings::Int;
+use crate::number::Int;
 use crate::{address, error};
 
 /// Number of the next endpoint of this process.

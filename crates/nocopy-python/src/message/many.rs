@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use super::peer::Peer;
 use crate::memory::{Layout, Memory, array_over};
-use crate::settings::Int;
+use crate::number::Int;
 
 /// What is known about one message, as numpy sees it.
 #[derive(Clone, Copy)]

@@ -6,8 +6,8 @@ use nocopy::message::{Builder, Endpoint, OpenError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::settings::{self, Int};
-use crate::{error, port};
+use crate::number::{self, Int};
+use crate::{error, port, settings};
 
 /// Keywords, of which `None` leaves the default.
 pub(super) struct Keywords<'a, 'py> {
@@ -62,7 +62,7 @@ impl Keywords<'_, '_> {
 
 /// A time that is not 0.
 fn silence(argument: &str, seconds: f64) -> PyResult<Duration> {
-    match settings::duration(argument, seconds)? {
+    match number::duration(argument, seconds)? {
         Duration::ZERO => {
             Err(PyValueError::new_err(format!("{argument}: is 0; give seconds greater than 0")))
         }

@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 
 use crate::half::OfProcess;
 use crate::memory::Memory;
+use crate::number::Int;
 use crate::packets::{PacketRecord, Packets, signed_ns, vlan_of};
-use crate::settings::Int;
 
 /// Packets that a port received together. Their frames are the program's until this object and all arrays of
 /// it are gone.

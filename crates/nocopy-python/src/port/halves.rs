@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nocopy::area::Area;
 use nocopy::{Mode, Port as OpenPort, Receiver, Sender};
@@ -14,8 +14,8 @@ use super::batch::{Batch, TakenBatch};
 use super::opening::{Keywords, from_open, with_sizes};
 use super::sending;
 use crate::account::{halves_dict, ledger_dict, stats_dict};
-use crate::half::{Half, close_both, timeout, wait};
-use crate::settings::{Int, int};
+use crate::half::{Half, close_both, time_left, timeout, wait};
+use crate::number::{Int, int};
 use crate::{error, exported};
 
 /// The halves in errors.
@@ -176,11 +176,13 @@ impl Port {
             return Ok(0);
         }
         sending::check_length(sender, rows.row_bytes).map_err(|reason| error::from_reason(&reason))?;
-        let mut done = 0;
+        let (mut done, start) = (0, Instant::now());
         let queued = wait(py, timeout, |time| sending::queue_rows(sender, &rows, &mut done, time));
         self.copied_from_arrays.fetch_add((done * rows.row_bytes) as u64, Relaxed);
         let flushed = match queued {
-            Ok(_) if flush => wait(py, timeout, |time| sending::flush(sender, time)).map(drop),
+            Ok(_) if flush => {
+                wait(py, time_left(timeout, start), |time| sending::flush(sender, time)).map(drop)
+            }
             queued => queued.map(drop),
         };
         drop(rows);

@@ -8,8 +8,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::settings::{self, Int, pair};
-use crate::{error, filter};
+use crate::number::{self, Int, pair};
+use crate::{error, filter, settings};
 
 const PURPOSES: [(&str, Purpose); 3] =
     [("exchange", Purpose::Exchange), ("capture", Purpose::Capture), ("send", Purpose::Send)];
@@ -98,7 +98,7 @@ impl<'py> Keywords<'py> {
             builder = builder.purpose(settings::one_of("purpose", &name, &PURPOSES)?);
         }
         if let Some((seconds, Int(packets))) = self.busy_poll {
-            builder = builder.busy_poll(settings::duration("busy_poll", seconds)?, packets);
+            builder = builder.busy_poll(number::duration("busy_poll", seconds)?, packets);
         }
         with_sizes(builder, self.frame_count, self.ring_sizes, self.batch, self.wait.as_ref())
     }

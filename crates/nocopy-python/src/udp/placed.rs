@@ -16,7 +16,7 @@ use crate::account::{ledger_dict, stats_dict};
 use crate::error;
 use crate::half::{Half, timeout, wait};
 use crate::memory::{Layout, Memory, array_over, dtype_of};
-use crate::settings::{Int, int};
+use crate::number::{Int, int};
 
 /// Where a number is in each datagram: its first byte, and its type, such as '>u8', '<u4', 'u1'. Any number
 /// of bytes from 1 to 8 is possible: SPEAD's addresses are '>u6'.
@@ -112,7 +112,8 @@ impl Request<'_, '_> {
 
     fn payload_start(&self, fields_end: usize, row_bytes: usize) -> PyResult<usize> {
         let Some(payload) = self.payload else { return Ok(fields_end) };
-        let part = |name| payload.getattr(name)?.extract::<Option<isize>>();
+        let too_large = |_| PyValueError::new_err(format!("payload: {payload} is no part of a datagram"));
+        let part = |name| payload.getattr(name)?.extract::<Option<isize>>().map_err(too_large);
         let (start, stop, step) = (part("start")?.unwrap_or(0), part("stop")?, part("step")?.unwrap_or(1));
         let end = start.checked_add_unsigned(row_bytes);
         if start < 0 || step != 1 || stop.is_some_and(|stop| Some(stop) != end) {

@@ -10,7 +10,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::address;
 use crate::memory::array_of;
-use crate::settings::Int;
+use crate::number::Int;
 
 /// What is known about each row that was filled, in arrays: nothing is made for one datagram. Each array is
 /// made when it is first asked for: a program that only wants their number pays for none.

@@ -23,8 +23,8 @@ use crate::account::{halves_dict, ledger_dict, stats_dict};
 use crate::exported::{Access, Rows, rows};
 use crate::half::{Half, close_both, timeout, wait};
 use crate::memory::{Memory, array_of, array_of_rows};
-use crate::settings::{self, Int, pair};
-use crate::{address, error, port};
+use crate::number::{Int, pair};
+use crate::{address, error, port, settings};
 
 const CHECKSUMS: [(&str, UdpChecksum); 3] = [
     ("computed", UdpChecksum::Computed),
@@ -381,7 +381,9 @@ impl UdpSocket {
 
     /// Prepares for a wait on `fileno`; True if datagrams are waiting already, and no wait is needed.
     fn arm(&self, py: Python<'_>) -> PyResult<bool> {
-        self.receiver.get(py)?.arm().map_err(error::from_io)
+        let receiver = &mut *self.receiver.get(py)?;
+        let has_rest = self.rest.lock().expect("nothing panics with it").is_some();
+        Ok(has_rest || receiver.arm().map_err(error::from_io)?)
     }
 
     /// A descriptor that becomes readable when sends complete or there is room; only to wait on, after
