@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 /// The longest time: longer than any process runs.
 const SECONDS_MAX: f64 = 1e9;
 
-/// An integer from 0 to the highest of its type; another one is a `ValueError`. PyO3 adds the argument's name.
+/// An integer from 0 to the highest of its type; another one is a `ValueError`, to which PyO3 adds the
+/// argument's name.
 #[derive(Clone, Copy)]
 pub(crate) struct Int<T>(pub(crate) T);
 

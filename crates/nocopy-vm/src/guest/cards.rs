@@ -20,7 +20,7 @@ pub(crate) fn load_driver(topology: Topology) -> Result<(), Failure> {
 }
 
 /// Unloads the topology's driver once the kernel has released what closed ports used of it. It does so a
-/// moment after they are closed, and complains if the queues are gone by then (`xp_disable_drv_zc`, Linux 7.3).
+/// moment after they are closed, and complains if the queues are gone by then (Linux 7.3).
 pub(crate) fn unload_idle_driver(topology: Topology) -> Result<(), Failure> {
     pins::wait_until_nothing_pinned()?;
     unload_driver(topology)
