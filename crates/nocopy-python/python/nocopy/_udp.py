@@ -44,10 +44,12 @@ class UdpSocket(SendingCoroutines, _nocopy.UdpSocket):
         await self._asend(data, lambda some: self.send(some, segment=segment, flush=False))
 
     async def _asend(self, data: Any, send: Callable[[Any], None]) -> None:
-        is_rows = getattr(data, "ndim", 1) > 1
-        for first in range(0, len(data) if is_rows else 1, ROWS_QUEUED_MAX):
-            await self.aflush()  # what was queued before
-            send(data[first : first + ROWS_QUEUED_MAX] if is_rows else data)
+        if getattr(data, "ndim", 1) < 2:
+            send(data)
+        else:
+            for first in range(0, len(data), ROWS_QUEUED_MAX):
+                await self.aflush()  # what was queued before
+                send(data[first : first + ROWS_QUEUED_MAX])
         await self.aflush()
 
     def place(self, **settings: Any) -> "PlacedReceiver":
