@@ -14,10 +14,6 @@ use crate::sys::interface::Interface;
 pub(crate) const LADDER: [Mode; 4] =
     [Mode::XdpZeroCopy, Mode::XdpCopyNative, Mode::XdpCopyGeneric, Mode::PacketRing];
 
-/// From this length on a packet is sent faster by a packet socket than by AF_XDP in copy mode
-/// (`nocopy bench packet-send`).
-const LONG_PACKET_BYTES: u32 = 4096;
-
 /// The modes to try, and the reason if the order is not the usual one.
 #[derive(Debug)]
 pub(super) struct ModeOrder {
@@ -141,10 +137,6 @@ impl PortBuilder {
                 ),
             ),
             Purpose::Capture => (vec![zero_copy, native, ring, generic], None),
-            Purpose::Send if interface.mtu_bytes >= LONG_PACKET_BYTES => (
-                vec![zero_copy, ring, native, generic],
-                Some("the packet socket before the copy modes of AF_XDP: it sends long packets faster"),
-            ),
             Purpose::Exchange | Purpose::Send => (LADDER.to_vec(), None),
         };
         ModeOrder { modes, why, purpose: self.purpose }

@@ -225,12 +225,12 @@ fn a_large_mtu_packet_fits_one_frame_of_the_packet_ring() {
     send_packets(&mut left, std::slice::from_ref(&jumbo));
     assert_eq!(receive_packets(&mut right, 1), [jumbo]);
     assert_all_frames_returned(&mut left);
-    // Also if AF_XDP was tried before, with frames it can use; not if they were asked for.
-    let sending = |builder: PortBuilder| builder.purpose(Purpose::Send).multi_buffer(true);
-    let stepped_down = open_port_with(lab.left(), sending).unwrap();
+    // Also if AF_XDP might have come first, with frames it can use; not if they were asked for.
+    let capturing = |builder: PortBuilder| builder.purpose(Purpose::Capture).multi_buffer(true);
+    let stepped_down = open_port_with(lab.left(), capturing).unwrap();
     assert_eq!((stepped_down.mode(), stepped_down.area().config().frame_bytes), (Mode::PacketRing, 16_384));
     let asked_for =
-        open_port_with(lab.left(), |builder| sending(builder).area(&area_with_frames_of(4096))).unwrap();
+        open_port_with(lab.left(), |builder| capturing(builder).area(&area_with_frames_of(4096))).unwrap();
     assert_eq!((asked_for.mode(), asked_for.area().config().frame_bytes), (Mode::PacketRing, 4096));
     let too_large =
         open_port_with(lab.left(), |builder| builder.area(&area_with_frames_of(8192))).unwrap_err();
