@@ -13,6 +13,9 @@ use std::sync::LazyLock;
 #[cfg(feature = "message")]
 pub(crate) use copied::{CopiedBurst, allow_fragments};
 
+use rustix::net::SendFlags;
+use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
+
 use super::{message_calls, option};
 use crate::facts::kernel::KernelVersion;
 
@@ -80,6 +83,13 @@ impl KernelAddress {
     pub(super) fn pointer(&self) -> *mut libc::c_void {
         // The kernel only reads it.
         (&raw const self.storage).cast_mut().cast()
+    }
+}
+
+// SAFETY: pointer and length are of memory in `self`.
+unsafe impl SocketAddrArg for KernelAddress {
+    unsafe fn with_sockaddr<R>(&self, call: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
+        call(self.pointer().cast(), self.bytes)
     }
 }
 
@@ -385,20 +395,21 @@ impl fmt::Debug for Burst {
     }
 }
 
-/// Sends one datagram in one piece; the kernel copies it.
-#[inline]
+/// Sends one datagram in one piece; the kernel copies it. Without libc's function, which a thread's
+/// cancellation makes slower.
+#[inline(always)]
 pub(crate) fn send_datagram(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     to: Option<&KernelAddress>,
     flags: i32,
 ) -> io::Result<()> {
-    let (name, length) = to.map_or((std::ptr::null_mut(), 0), |to| (to.pointer(), to.bytes));
-    // SAFETY: bytes and address outlive the call.
-    let sent = unsafe {
-        libc::sendto(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags, name.cast(), length)
+    let flags = SendFlags::from_bits_retain(flags.cast_unsigned());
+    match to {
+        None => rustix::net::send(socket, bytes, flags)?,
+        Some(to) => rustix::net::sendto(socket, bytes, flags, to)?,
     };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(())
 }
 
 /// As [`send_datagram`], with control messages.
@@ -425,7 +436,7 @@ pub(crate) fn send_with_controls(
 }
 
 /// Sends one datagram, with the control messages of the destination if it has any.
-#[inline]
+#[inline(always)]
 pub(crate) fn send_to_destination(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
