@@ -253,15 +253,17 @@ fn own_choices_note(report: &Report) -> Option<String> {
     }
     let below: Vec<&Row> =
         worst.iter().copied().filter(|row| row.ratio.is_some_and(|ratio| ratio < GOOD_CHOICE)).collect();
+    let surely =
+        below.iter().filter(|row| row.ratio_interval().is_some_and(|(_, high)| high < GOOD_CHOICE)).count();
     let named = below.iter().map(|row| {
-        let (against, ratio) = (row.baseline.as_deref().unwrap_or_default(), row.ratio.unwrap_or(0.0));
-        format!("{} {ratio:.2} × {against}", row_title(row))
+        let against = row.baseline.as_deref().unwrap_or_default();
+        format!("{} {} × {against}", row_title(row), ratio_text(row))
     });
     let which = named.collect::<Vec<_>>().join("; ");
-    let colon = if below.is_empty() { "" } else { ": " };
+    let detail = if below.is_empty() { "" } else { &format!(", {surely} by the whole interval: {which}") };
     (!worst.is_empty()).then(|| {
         format!(
-            "{} of {} own choices ({}) are below {GOOD_CHOICE} of the best by hand{colon}{which}",
+            "{} of {} own choices ({}) are below {GOOD_CHOICE} of the best by hand{detail}",
             below.len(),
             worst.len(),
             OWN_CHOICES.join(", "),
@@ -316,7 +318,12 @@ mod tests {
         // Compared with two, it is the worse that counts.
         let one = own_choices_note(&report(vec![choice(1.2, "socket"), choice(0.8, "gso")])).unwrap();
         assert!(one.starts_with("1 of 1 own choices"), "{one}");
-        assert!(one.ends_with("auto 0.80 × gso"), "{one}");
+        assert!(
+            one.contains("1 by the whole interval") && one.ends_with("auto 0.80 [0.72–0.88] × gso"),
+            "{one}"
+        );
+        let unsure = own_choices_note(&report(vec![choice(0.9, "gso")])).unwrap();
+        assert!(unsure.contains("0 by the whole interval"), "{unsure}");
     }
 
     #[test]
