@@ -16,8 +16,8 @@ const FEATURES: &str = "bytes,futures,tokio,tracing";
 
 /// The most types and functions that the API may have, with the default features and with all: as many as a
 /// user can learn.
-const DEFAULT_MAX: ItemCounts = ItemCounts { types: 120, functions: 400 };
-const ALL_MAX: ItemCounts = ItemCounts { types: 132, functions: 460 };
+const DEFAULT_MAX: ItemCounts = ItemCounts { types: 118, functions: 395 };
+const ALL_MAX: ItemCounts = ItemCounts { types: 130, functions: 455 };
 /// The most hidden items: what this workspace's own crates use of the library, in `integration` and as hidden
 /// functions of public types.
 const HIDDEN_MAX: usize = 66;

@@ -178,15 +178,15 @@ fn errors_of_messages_state_facts() {
         (error_text(messages::Datagram::parse(&[])), "the datagram has 0 bytes, its kind has at least 16"),
         (error_text(messages::Datagram::parse(&[0xff; 64])), "255 is not a kind of datagram"),
         (
-            error_text(messages::Datagram::parse(&[10; 16])),
-            "a datagram of kind 10 does not have the flags 0x0a",
+            error_text(messages::Datagram::parse(&[9; 16])),
+            "a datagram of kind 9 does not have the flags 0x09",
         ),
         (
-            error_text(messages::Datagram::parse(&padded::<16>(&[10, 4]))),
-            "the checksum is 0x00000000, the datagram sums to 0x91fef8aa",
+            error_text(messages::Datagram::parse(&padded::<16>(&[9, 4]))),
+            "the checksum is 0x00000000, the datagram sums to 0xc26c84fa",
         ),
-        (sealed(&[10, 4], 17), "1 bytes follow the datagram's last field"),
-        (sealed(&[10, 4, 1], 16), "a reserved field of a datagram of kind 10 is not 0"),
+        (sealed(&[9, 4], 17), "1 bytes follow the datagram's last field"),
+        (sealed(&[9, 4, 1], 16), "a reserved field of a datagram of kind 9 is not 0"),
         (sealed(&[5, 4, 2, 1], 16), "a datagram of kind 5: version range 2 to 1 ends before it begins"),
         (sealed(&[4, 4, 2], 32), "a datagram of kind 4 has version 2, only version 1 is supported"),
         (

@@ -375,7 +375,7 @@ class TestArguments(unittest.TestCase):
             nocopy.Endpoint("192.0.2.1:0")
 
     def test_counters_and_explanations(self):
-        left, peer, right = connected(crc=True, keep_alive=5, dead_after=20, keep_alive_thread=True)
+        left, peer, right = connected(crc=True, keep_alive=5, dead_after=20)
         left.send_to(b"hello", peer)
         take_turns(left, right, right.try_receive)
         self.assertEqual(right.stats()["moved"], 1)

@@ -298,7 +298,7 @@ class TestProcesses(unittest.TestCase):
             bursts = right.receive(10)
             nocopy.kept = [burst.data for burst in bursts]
             memory, view = left.buffer(), numpy.frombuffer(left.buffer(), "u1")
-            a, b = nocopy.Endpoint("127.0.0.1:0"), nocopy.Endpoint("127.0.0.1:0", keep_alive_thread=True)
+            a, b = nocopy.Endpoint("127.0.0.1:0"), nocopy.Endpoint("127.0.0.1:0")
             peer = a.start_connect(b.local_addr())
             while a.poll_event() is None:
                 a.wait(0.001), b.wait(0.001)

@@ -1,16 +1,12 @@
-//! The atomics, cells and locks that rings, return lists and shared endpoints are built from: the machine's,
-//! or loom's under `--cfg nocopy_loom`. (Not `cfg(loom)`, which would apply to every dependency.)
+//! The atomics and cells that rings and return lists are built from: the machine's, or loom's under `--cfg
+//! nocopy_loom`. (Not `cfg(loom)`, which would apply to every dependency.)
 #![allow(unsafe_code)]
 
 #[cfg(all(not(nocopy_loom), feature = "port"))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-#[cfg(all(not(nocopy_loom), feature = "message"))]
-pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 
 #[cfg(nocopy_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-#[cfg(nocopy_loom)]
-pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 
 /// One slot of a ring, written by one end and read by the other, never by both at once.
 #[repr(transparent)]

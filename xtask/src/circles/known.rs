@@ -28,7 +28,7 @@ pub(super) const ALL: &[KnownImportCircle] = &[
     circle_of_nocopy(
         ROAD,
         "message/arrivals.rs message/carrier/mod.rs message/descriptor.rs message/endpoint.rs \
-         message/keep_alive.rs message/open_packet.rs message/payload.rs message/placing/posted.rs \
+         message/open_packet.rs message/payload.rs message/placing/posted.rs \
          message/placing/puts.rs message/placing/regions.rs message/received.rs message/streams/memory.rs \
          message/streams/mod.rs",
     ),

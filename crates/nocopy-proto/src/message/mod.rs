@@ -52,7 +52,7 @@ mod waiting;
 pub mod wire;
 
 pub use endpoint::{
-    Arriving, BesideError, Cut, Endpoint, Fresh, Message, Next, Outlook, Piece, Places, SignOfLife, Transmit,
+    Arriving, BesideError, Cut, Endpoint, Fresh, Message, Next, Outlook, Piece, Places, Transmit,
 };
 pub use path::{Local, Path};
 pub use placing::{PUT_HEADER_BYTES, PutHeader, PutRefusal, Region, Regions, parse_put_answer, put_answer};

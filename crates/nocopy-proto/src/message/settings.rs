@@ -307,8 +307,6 @@ counters! {
         spurious,
         /// Probes sent because no datagram arrived.
         probes,
-        /// Datagrams from peers whose process runs although their program did not call its endpoint.
-        signs_of_life,
         /// Packets that had arrived before.
         duplicates,
         /// Packets that the peer had no credit for.

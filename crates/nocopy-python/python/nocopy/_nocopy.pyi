@@ -764,7 +764,6 @@ class Endpoint:
         peers_max: int | None = None,
         keep_alive: float | None = None,
         dead_after: float | None = None,
-        keep_alive_thread: bool = False,
         wait: _Wait | None = None,
         memory: int | None = None,
         port: str | dict[str, Any] | None = None,
@@ -775,8 +774,7 @@ class Endpoint:
         max_message_bytes: the longest message that is sent and received. datagram_bytes: the longest datagram.
         crc: a checksum of each packet. accept: whether others may connect. peers_max: how many at once.
         keep_alive, dead_after: seconds of silence until a peer is asked for a sign of life, and until it is lost.
-        keep_alive_thread: a thread answers while the program computes. memory: bytes for received messages.
-        port: an interface, or a dictionary of `Port`'s keywords: AF_XDP carries the datagrams.
+        memory: bytes for received messages. port: an interface, or a dictionary of `Port`'s keywords: AF_XDP carries the datagrams.
         streams: whether long messages may go by TCP beside the datagrams.
         """
 

@@ -28,7 +28,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// peer in order, whatever the network loses.
 ///
 /// It has no thread, and works only within calls: one that is not called acknowledges nothing, and its peers
-/// take it for dead after `dead_after`, unless it has a `keep_alive_thread`. One thread at a time can use it.
+/// take it for dead after their `dead_after`. One thread at a time can use it.
 #[pyclass(frozen, subclass, module = "nocopy")]
 pub(crate) struct Endpoint {
     half: Half<Receiver>,
@@ -47,8 +47,7 @@ impl Endpoint {
     /// (what fits into 1500 bytes of IP). `crc`: protects each datagram by a CRC32C. `accept`: whether peers
     /// may connect. `peers_max`: how many there may be (65,536). `keep_alive`: seconds of silence after which
     /// a peer is asked whether it is there (10). `dead_after`: seconds of silence after which a connection is
-    /// lost (30). `keep_alive_thread`: whether a thread tells peers that this end is alive while the program
-    /// computes. `wait`: 'interrupt', 'spin', or ('adaptive', seconds). `memory`: bytes that packets may
+    /// lost (30). `wait`: 'interrupt', 'spin', or ('adaptive', seconds). `memory`: bytes that packets may
     /// take. `port`: name of an interface, or the keywords of `Port` in a dictionary, to send and receive
     /// over a port on each of its queues, past the kernel. `streams`: whether long messages may go by TCP
     /// beside the datagrams.
@@ -57,7 +56,7 @@ impl Endpoint {
     #[new]
     #[pyo3(signature = (
         address, *, max_message_bytes = None, datagram_bytes = None, crc = false, accept = true, peers_max = None,
-        keep_alive = None, dead_after = None, keep_alive_thread = false, wait = None, memory = None, port = None,
+        keep_alive = None, dead_after = None, wait = None, memory = None, port = None,
         streams = true
     ))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword, as each is a method of the builder")]
@@ -71,7 +70,6 @@ impl Endpoint {
         peers_max: Option<Int<usize>>,
         keep_alive: Option<f64>,
         dead_after: Option<f64>,
-        keep_alive_thread: bool,
         wait: Option<&Bound<'_, PyAny>>,
         memory: Option<Int<usize>>,
         port: Option<&Bound<'_, PyAny>>,
@@ -85,7 +83,6 @@ impl Endpoint {
             peers_max,
             keep_alive,
             dead_after,
-            keep_alive_thread,
             wait,
             memory,
             port,

@@ -18,7 +18,6 @@ pub(super) struct Keywords<'a, 'py> {
     pub(super) peers_max: Option<Int<usize>>,
     pub(super) keep_alive: Option<f64>,
     pub(super) dead_after: Option<f64>,
-    pub(super) keep_alive_thread: bool,
     pub(super) wait: Option<&'a Bound<'py, PyAny>>,
     pub(super) memory: Option<Int<usize>>,
     pub(super) port: Option<&'a Bound<'py, PyAny>>,
@@ -27,11 +26,7 @@ pub(super) struct Keywords<'a, 'py> {
 
 impl Keywords<'_, '_> {
     pub(super) fn into_builder(self) -> PyResult<Builder> {
-        let mut builder = Endpoint::builder()
-            .crc(self.crc)
-            .accept(self.accept)
-            .keep_alive_thread(self.keep_alive_thread)
-            .streams(self.streams);
+        let mut builder = Endpoint::builder().crc(self.crc).accept(self.accept).streams(self.streams);
         if let Some(Int(bytes)) = self.max_message_bytes {
             builder = builder.max_message_bytes(bytes);
         }

@@ -74,7 +74,6 @@ pub struct Builder {
     settings: Settings,
     datagram_bytes: Option<u16>,
     memory_bytes: Option<usize>,
-    keep_alive_thread: bool,
     wait: Wait,
     port: Option<PortBuilder>,
     streams: bool,
@@ -102,7 +101,6 @@ impl Builder {
             settings: Settings::default(),
             datagram_bytes: None,
             memory_bytes: None,
-            keep_alive_thread: false,
             wait: Wait::Interrupt,
             port: None,
             streams: true,
@@ -152,26 +150,6 @@ impl Builder {
     /// After how long without a datagram a connection is lost (default: 30 s).
     pub fn dead_after(mut self, silence: Duration) -> Self {
         self.settings.dead_after = silence;
-        self
-    }
-
-    /// Whether a thread tells peers that this end is alive while the program does not call the endpoint
-    /// (default: no). So a program may compute for as long as it likes: what its peers send meanwhile waits,
-    /// and they do not take it for dead, provided that their [`dead_after`](Self::dead_after) is at least
-    /// twice this end's [`keep_alive`](Self::keep_alive). The thread sends one short datagram to each peer in
-    /// half that time; while the program calls the endpoint it sends nothing. It takes no signals, and ends
-    /// with the endpoint. A forked child has no such thread.
-    ///
-    /// ```
-    /// use nocopy::message::Endpoint;
-    /// let endpoint = Endpoint::builder().keep_alive_thread(true).bind("127.0.0.1:0")?;
-    /// # let compute_for_minutes = || {};
-    /// compute_for_minutes();
-    /// assert_eq!(endpoint.stats().get("signs_of_life_sent"), Some(0)); // it has no peers
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn keep_alive_thread(mut self, on: bool) -> Self {
-        self.keep_alive_thread = on;
         self
     }
 
@@ -267,16 +245,11 @@ impl Builder {
         datagrams_max: usize,
         streams: Option<Box<Streams>>,
     ) -> Result<Endpoint, OpenError> {
-        let silence = settings.keep_alive;
         settings.placement = true;
         settings.streams = streams.is_some();
         let descriptor = Descriptor::new().map_err(|source| OpenError::Poll { source })?;
-        let mut endpoint =
-            NonblockingEndpoint::new(carrier, settings, datagrams_max, self.wait, descriptor, streams)?;
-        if self.keep_alive_thread {
-            endpoint.start_keep_alive(silence)?;
-        }
-        Ok(Endpoint(endpoint))
+        NonblockingEndpoint::new(carrier, settings, datagrams_max, self.wait, descriptor, streams)
+            .map(Endpoint)
     }
 
     /// The settings, checked, with datagrams of `usual` bytes if nothing else was asked for.

@@ -44,8 +44,6 @@ counters! {
         messages_sent,
         /// Bytes of messages that were accepted to be sent.
         message_bytes_sent,
-        /// Signs of life that a thread sent while the program did not call the endpoint.
-        signs_of_life_sent,
     }
 }
 
@@ -77,14 +75,14 @@ mod tests {
     fn every_counter_has_one_name_and_the_sums_have_theirs() {
         let mut protocol = ProtocolCounters::default();
         (protocol.messages_received, protocol.messages_discarded, protocol.malformed) = (3, 2, 5);
-        let sent = SentCounters { messages_sent: 4, message_bytes_sent: 40, signs_of_life_sent: 1 };
+        let sent = SentCounters { messages_sent: 4, message_bytes_sent: 40 };
         let stats = stats(sent, protocol, CarrierCounters { calls: 7, ..CarrierCounters::default() });
         assert_eq!((stats.moved, stats.bytes, stats.dropped, stats.faults, stats.flushes), (7, 40, 2, 5, 7));
         let mut names: Vec<_> = stats.into_iter().map(|counter| counter.name.clone()).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
-        assert_eq!((names.len(), count), (count, 3 + protocol.named().count() + 12));
+        assert_eq!((names.len(), count), (count, 2 + protocol.named().count() + 12));
         let is_known = |name: &&str| stats.get(name).is_some();
         assert!(DROPPED.iter().chain(&FAULTS).all(is_known));
     }

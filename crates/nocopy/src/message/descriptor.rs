@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll;
@@ -13,7 +12,7 @@ use crate::sys::alarm::Alarm;
 /// An epoll instance that is readable when a datagram has arrived or the alarm has expired.
 #[derive(Debug)]
 pub(super) struct Descriptor {
-    poll: Arc<OwnedFd>,
+    poll: OwnedFd,
     alarm: Alarm,
     /// Datagrams make it readable. Only after it was armed once, since each datagram costs a little more from
     /// then on.
@@ -22,7 +21,7 @@ pub(super) struct Descriptor {
 
 impl Descriptor {
     pub(super) fn new() -> io::Result<Self> {
-        let (poll, alarm) = (Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?), Alarm::new()?);
+        let (poll, alarm) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Alarm::new()?);
         epoll::add(&poll, &alarm, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         Ok(Self { poll, alarm, has_carrier: false })
     }
@@ -39,11 +38,6 @@ impl Descriptor {
     /// Makes it readable when another descriptor is, too.
     pub(super) fn watch(&self, other: BorrowedFd<'_>) -> io::Result<()> {
         Ok(epoll::add(&self.poll, other, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
-    }
-
-    /// To wait on without the endpoint.
-    pub(super) fn shared(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.poll)
     }
 }
 

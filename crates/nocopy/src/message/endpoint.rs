@@ -17,7 +17,6 @@ use super::arrivals::{Arrivals, Clock, Lone};
 use super::carrier::{AnyCarrier, Carrier, Packet, Received};
 use super::counters::SentCounters;
 use super::descriptor::Descriptor;
-use super::keep_alive::KeepAlive;
 use super::open_packet::Peers;
 use super::placing::{Posted, Puts};
 use super::received::{Lender, Owned};
@@ -53,8 +52,6 @@ pub struct NonblockingEndpoint {
     /// What counts memory of messages that the program takes.
     pub(super) lender: Lender,
     pub(super) descriptor: Descriptor,
-    /// Sends signs of life while the program does not call the endpoint.
-    pub(super) keep_alive: Option<KeepAlive>,
     pub(super) peers: Peers,
     /// Streams beside the datagrams, if they are used.
     pub(super) streams: Option<Box<Streams>>,
@@ -102,13 +99,9 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    pub(super) fn counters(&self, signs_of_life_sent: u64) -> SentCounters {
+    pub(super) fn counters(&self) -> SentCounters {
         let Self { messages, from_slices, short, owned, by_stream } = *self;
-        SentCounters {
-            messages_sent: messages,
-            message_bytes_sent: from_slices + short + owned + by_stream,
-            signs_of_life_sent,
-        }
+        SentCounters { messages_sent: messages, message_bytes_sent: from_slices + short + owned + by_stream }
     }
 }
 
@@ -151,7 +144,6 @@ impl NonblockingEndpoint {
         }
         Ok(Self {
             descriptor,
-            keep_alive: None,
             window_packets: settings.window_packets,
             sent_shares: SentShares::new(datagrams_max, carrier.room().packets, carrier.room().either()),
             protocol: protocol::Endpoint::new(settings, seed),
@@ -285,14 +277,11 @@ impl NonblockingEndpoint {
         } else {
             self.carrier.flush(); // what the kernel did not take before, if there is any
         }
-        if let Some(keep_alive) = &mut self.keep_alive {
-            keep_alive.note_call(now, &mut self.protocol);
-        }
     }
 
     /// Receives what has arrived, waiting if `patience` allows it; returns the time.
     fn take_in(&mut self, patience: Patience, reads_in_place: bool) -> io::Result<Time> {
-        let due = self.due();
+        let due = self.protocol.poll_timeout();
         match patience.until() {
             Patience::None | Patience::For(_) => {
                 self.carrier.leave_none_out();
@@ -450,17 +439,15 @@ impl NonblockingEndpoint {
     /// too, unless it was taken. Call `arm` before each wait on the descriptor: the timers of the protocol
     /// make it readable, too, and `arm` does what is due.
     ///
+    /// While a message or an event that it reported waits, the descriptor is readable. So threads that share
+    /// an endpoint by a mutex, and wait without it, miss nothing if each calls `arm` before it gives up the
+    /// mutex.
+    ///
     /// # Errors
     /// As [`try_receive`](Self::try_receive).
     pub fn arm(&mut self) -> io::Result<bool> {
-        self.arm_for(true)
-    }
-
-    /// As [`arm`](Self::arm). If `messages` is false, waiting messages are left for other threads, and do not
-    /// count.
-    pub(super) fn arm_for(&mut self, messages: bool) -> io::Result<bool> {
         let found = self.arm_until(|endpoint| {
-            if messages && endpoint.has_message() {
+            if endpoint.has_message() {
                 return Some(());
             }
             let has_event = endpoint.has_unreported();
@@ -469,6 +456,9 @@ impl NonblockingEndpoint {
             }
             has_event.then_some(())
         })?;
+        if found.is_some() {
+            self.arm_descriptor(Some(Duration::ZERO))?;
+        }
         Ok(found.is_some())
     }
 
@@ -526,16 +516,9 @@ impl NonblockingEndpoint {
         Ok(false)
     }
 
-    /// When the endpoint must work next, if no datagram arrives before.
-    #[inline]
-    fn due(&self) -> Option<Time> {
-        let of_thread = self.keep_alive.as_ref().and_then(KeepAlive::due);
-        [self.protocol.poll_timeout(), of_thread].into_iter().flatten().min()
-    }
-
     /// How long the endpoint may rest; `None`: until a datagram arrives.
     pub(super) fn next_timeout(&mut self) -> Option<Duration> {
-        let due = self.due().map(|due| due.since(self.now()));
+        let due = self.protocol.poll_timeout().map(|due| due.since(self.now()));
         let looks = !self.starved.is_empty() || self.carrier.wants_look();
         let care =
             self.streams.as_ref().map(|streams| streams.care_within()).filter(|care| *care != Duration::MAX);

@@ -4,7 +4,6 @@ use nocopy_proto::message::{Peer, PeerStats};
 
 use super::carrier::Carrier;
 use super::endpoint::Sent;
-use super::keep_alive::KeepAlive;
 use super::{NonblockingEndpoint, counters};
 use crate::facts::evidence::{Cause, Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
@@ -39,8 +38,7 @@ impl NonblockingEndpoint {
     /// All counters: `moved` and `bytes` count messages, `dropped` those that arrived and were not read
     /// before their connection was aborted.
     pub fn stats(&self) -> Stats {
-        let signs_of_life = self.keep_alive.as_ref().map_or(0, KeepAlive::sent);
-        let sent = self.sent.counters(signs_of_life);
+        let sent = self.sent.counters();
         let streams = self.streams.as_ref().map(|streams| streams.counters()).unwrap_or_default();
         let stats = counters::stats(sent, self.protocol.counters(), self.carrier.counters());
         let posted = self.posted.as_ref().map(|posted| posted.counters()).unwrap_or_default();

@@ -24,13 +24,13 @@
 //! An endpoint has no thread, and works only while the program calls it. It puts short messages to one peer
 //! together in a packet, and sends the packet when it is full, with [`flush`](Endpoint::flush), or when the
 //! program [receives](Endpoint::receive) and no message is there. An endpoint that is not called acknowledges
-//! nothing, and its peers take it for dead after [`dead_after`](Builder::dead_after), unless it was opened
-//! [with a thread](Builder::keep_alive_thread) that sends them signs of life while the program computes. A
-//! program that also waits for other things waits on the endpoint's descriptor
-//! ([`arm`](NonblockingEndpoint::arm)); in a tokio program, `Endpoint::into_async` makes what waits `async`.
+//! nothing, and its peers take it for dead after their [`dead_after`](Builder::dead_after): peers of a
+//! program that computes for longer set a longer one. A program that also waits for other things waits on
+//! the endpoint's descriptor ([`arm`](NonblockingEndpoint::arm)); in a tokio program, `Endpoint::into_async`
+//! makes what waits `async`.
 //!
-//! One thread at a time can use an endpoint. Several threads share one by a [`Shared`]; while one of them
-//! waits, the others can send and receive.
+//! One thread at a time can use an endpoint. Several threads share one by a mutex, which a thread releases
+//! while it waits on the descriptor (`examples/threads.rs`).
 //!
 //! # Memory
 //!
@@ -53,7 +53,6 @@ mod descriptor;
 mod ending;
 mod endpoint;
 mod figures;
-mod keep_alive;
 mod memory;
 mod open_error;
 mod open_packet;
@@ -64,7 +63,6 @@ mod receiving;
 mod repeated;
 mod sending;
 mod sent_shares;
-mod shared;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -81,7 +79,6 @@ pub use nocopy_proto::message::{
 pub use open_error::OpenError;
 pub use payload::Payload;
 pub use received::Message;
-pub use shared::{Locked, Shared};
 
 #[cfg(any(feature = "fuzzing", test))]
 pub(crate) use streams::model;

@@ -70,12 +70,6 @@ pub enum OpenError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The thread that keeps peers waiting does not start.
-    #[error("message endpoint: no thread to send signs of life{cause}; raise the limits of threads and open files, or do without it", cause = ErrorCause(.source))]
-    Thread {
-        /// The kernel's reason.
-        source: io::Error,
-    },
     /// The kernel gives no random numbers, which protect connections from forged datagrams.
     #[error("message endpoint: no random numbers{cause}; run it where getrandom(2) is allowed", cause = ErrorCause(.source))]
     Random {

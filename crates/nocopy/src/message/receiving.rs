@@ -304,7 +304,7 @@ mod tests {
         burst.begin_message(Some(&right.local_addr().into()));
         burst.push_piece(&sent);
         burst.set_segment_bytes(4_000);
-        assert_eq!(burst.send(left.carrier.socket().unwrap(), 0).unwrap(), 1);
+        assert_eq!(burst.send(left.carrier.sockets().unwrap().socket(), 0).unwrap(), 1);
         wait_until("the packets", || right.carrier.arm().unwrap());
         assert!(right.try_receive().unwrap().map(Message::take).is_none());
         let is_lost = |event| matches!(event, Event::Lost(_, LostReason::Violation(_)));

@@ -10,14 +10,6 @@ pub(crate) struct SignalBlockGuard {
 }
 
 impl SignalBlockGuard {
-    #[cfg(feature = "message")]
-    pub(crate) fn block_all() -> Self {
-        let mut set = empty_signal_set();
-        // SAFETY: `set` is initialised and outlives the call.
-        unsafe { libc::sigfillset(&raw mut set) };
-        Self::new(libc::SIG_SETMASK, &set)
-    }
-
     /// Blocks the signals of `set` in addition to those already blocked.
     pub(super) fn block_also(set: &libc::sigset_t) -> Self {
         Self::new(libc::SIG_BLOCK, set)

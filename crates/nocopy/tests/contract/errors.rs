@@ -74,7 +74,7 @@ fn every_error_converts_into_io_error_and_back() {
     });
     convert!(names, nocopy::message::OpenError {
         udp::OpenError::Bind { address: ADDRESS, source: refused() }.into() => PermissionDenied,
-        message::OpenError::Thread { source: io::ErrorKind::WouldBlock.into() } => WouldBlock,
+        message::OpenError::Random { source: io::ErrorKind::WouldBlock.into() } => WouldBlock,
         message::OpenError::TooLittleMemory { memory_bytes: 1, needed_bytes: 2 } => InvalidInput,
     });
     convert!(names, nocopy::message::Error {

@@ -89,20 +89,6 @@ fn a_stream_comes_from_the_address_asked() {
     }
 }
 
-#[test]
-fn signs_of_life_come_from_the_address_asked() {
-    let silence = Duration::from_millis(20);
-    let builder = || Endpoint::builder().keep_alive(silence).dead_after(NEVER);
-    let mut server = builder().keep_alive_thread(true).bind("0.0.0.0:0").unwrap();
-    let mut client = builder().bind("127.0.0.1:0").unwrap();
-    let asked = SocketAddr::from(([127, 0, 0, 2], server.local_addr().port()));
-    connect_to(asked, &mut client, &mut server);
-    wait_until("signs of life", || {
-        assert!(client.receive_timeout(Duration::from_millis(1)).unwrap().is_none());
-        client.stats().get("signs_of_life").unwrap() > 5
-    });
-}
-
 fn ip(end: &End, arguments: &str) {
     let arguments = format!("{arguments} dev {}", end.interface());
     let output = end.namespace().run(|| Command::new("ip").args(arguments.split(' ')).output().unwrap());

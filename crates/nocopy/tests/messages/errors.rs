@@ -47,11 +47,6 @@ fn endpoints_that_cannot_be_opened_say_why() {
         Endpoint::builder(),
         "message endpoint: no descriptor to wait on (EMFILE); too many open files; raise the limit of open files ('ulimit -n')",
     );
-    refused(
-        Refused::always(libc::SYS_clone3, libc::EAGAIN),
-        Endpoint::builder().keep_alive(Duration::from_secs(1)).keep_alive_thread(true),
-        "message endpoint: no thread to send signs of life (EAGAIN); resource temporarily unavailable; raise the limits of threads and open files, or do without it",
-    );
     sentences.expect_text(
         Endpoint::builder().memory(1 << 10).bind(HERE),
         "memory of 1024 B: too little; the windows and the longest message need … B; allow that much, or shorter messages",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nocopy::message::Endpoint;
 use nocopy_proto::message::wire::{
-    Abort, AbortReason, Alive, COOKIE_BYTES, Connect, Hello, Parameters, Placement, Unknown, Versions,
+    Abort, AbortReason, COOKIE_BYTES, Connect, Hello, Parameters, Placement, Unknown, Versions,
 };
 
 use super::slow_stream::SlowStream;
@@ -110,13 +110,12 @@ fn send_forged_datagrams(number: usize, attacking: &RunningAttack, address: Sock
     while attacking.is_running() && sent < SENT_MAX {
         let socket = UdpSocket::bind((attacker_address(number + sent as usize), 0)).unwrap();
         for _ in 0..1000 {
-            match sent % 6 {
+            match sent % 5 {
                 0 => Hello { versions: Versions::HERE, client_id: sent }.emit(&mut out),
                 1 => Hello { versions: Versions { first: 77, last: 78 }, client_id: sent }.emit(&mut out),
                 2 => connect_request(sent).emit(&mut out),
                 3 => Unknown { to: sent }.emit(&mut out),
-                4 => Abort { to: sent, reason: AbortReason(1) }.emit(&mut out),
-                _ => Alive { to: sent }.emit(&mut out),
+                _ => Abort { to: sent, reason: AbortReason(1) }.emit(&mut out),
             }
             let _ = socket.send_to(&out, address);
             // Damaged, too.

@@ -184,12 +184,6 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         true
     }
 
-    /// Notes that the peer is alive, although its program does not read its messages.
-    pub(in crate::message) fn note_alive(&mut self, now: Time) {
-        self.heard = now;
-        (self.keep_alives, self.confirmed) = (0, true);
-    }
-
     /// Sends a probe because packets in flight were not acknowledged, or needed credit did not arrive (RFC
     /// 9002 section 6.2, RFC 8985 section 7).
     fn probe(&mut self, now: Time, counters: &mut Counters) {

@@ -169,7 +169,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let State::Open(connection) = &mut entry.state else { return };
         let peer = Peer { index, generation: entry.generation };
         if !connection.announced {
-            self.changes.note(index);
             self.events.push(connection.is_beside, connection.announce(peer));
         }
         if connection.has_room_again() {
@@ -197,7 +196,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             Ok(Datagram::Accept(accept)) => self.handle_accept(now, from, accept),
             Ok(Datagram::Abort(abort)) => self.handle_abort(from, *abort),
             Ok(Datagram::Unknown(unknown)) => self.handle_unknown(from, *unknown),
-            Ok(Datagram::Alive(alive)) => self.handle_alive(now, from, *alive),
             Err(Malformed::Checksum { .. }) => self.counters.bad_crc += 1,
             Ok(Datagram::Data(..) | Datagram::Ack(..)) | Err(_) => self.counters.malformed += 1,
         }

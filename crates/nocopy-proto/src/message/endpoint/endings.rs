@@ -97,7 +97,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         entry.id = 0;
         self.timers.clear(index);
         self.admission.left(index);
-        self.changes.note(index);
         self.vacant.push(index);
     }
 
@@ -152,7 +151,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         } else if connection.is_over() && connection.linger.is_none() {
             connection.linger(now);
             self.lingering.insert((now, index));
-            self.changes.note(index);
             self.events.push(is_beside, Event::Closed(peer));
         }
     }
@@ -206,7 +204,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             State::Open(connection) if connection.receive.is_whole_but_unread() => {
                 connection.ended = Some((!connection.has_said_all()).then_some(reason));
                 connection.send.clear(&mut self.acknowledged);
-                self.changes.note(index);
                 self.touch(index);
             }
             _ => self.lose(index, reason),

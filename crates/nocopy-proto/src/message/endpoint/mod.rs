@@ -1,7 +1,6 @@
 //! All connections of one endpoint: finds the connection of a datagram, and the next one to send, to read, or
 //! to time out.
 
-mod alive;
 mod beside;
 mod common_case;
 mod datagrams;
@@ -21,8 +20,6 @@ use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
 
-use self::alive::Changes;
-pub use self::alive::SignOfLife;
 pub use self::beside::BesideError;
 use self::beside::{Beside, Events};
 pub use self::common_case::Fresh;
@@ -96,7 +93,6 @@ pub struct Endpoint<S, R> {
     /// Time in which there was no memory for packets to send.
     no_packets: Shortage,
     control: Vec<u8>,
-    changes: Changes,
     counters: Counters,
     /// All datagrams are handled the general way, to be compared with the short ways.
     #[cfg(any(test, feature = "simulation"))]
@@ -190,7 +186,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             acknowledged: Vec::new(),
             no_packets: Shortage::default(),
             control: Vec::new(),
-            changes: Changes::default(),
             counters: Counters::default(),
             #[cfg(any(test, feature = "simulation"))]
             is_general: false,
@@ -390,7 +385,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         entry.state = State::Open(Box::new(connection));
         let peer = Peer { index, generation: entry.generation };
         self.touch(index);
-        self.changes.note(index);
         peer
     }
 
@@ -455,12 +449,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let readable = self.readable.capacity() + self.readable_beside.capacity();
         let queues = self.sending.capacity() + readable + self.events.capacity();
         let returned = self.answers.capacity() + self.released.capacity() + self.acknowledged.capacity();
-        tables
-            + queues
-            + returned
-            + self.changes.capacity()
-            + self.admission.capacity()
-            + windows.sum::<usize>()
+        tables + queues + returned + self.admission.capacity() + windows.sum::<usize>()
     }
 
     /// All peers there are, connected or not yet.

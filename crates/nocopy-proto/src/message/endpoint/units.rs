@@ -75,7 +75,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         }
         connection.confirmed = true;
         if !connection.announced {
-            self.changes.note(index);
             self.events.push(connection.is_beside, connection.announce(peer));
         }
         self.touch(index);

@@ -1,6 +1,6 @@
 //! A host: an endpoint, memory for what arrives, and a program that talks and listens.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::puts::Puts;
 use super::streams::{Inbox, StreamSettings};
 use super::traffic::{Flow, Flows, Traffic};
 use crate::message::wire::{HEADER_BYTES, Unit};
-use crate::message::{Endpoint, Event, Fresh, Peer, Piece, Settings, SignOfLife, Time, Transmit, crc};
+use crate::message::{Endpoint, Event, Fresh, Peer, Piece, Settings, Time, Transmit, crc};
 
 /// How far ahead of the wire a host fills the queue of its interface.
 const INTERFACE_AHEAD: Duration = Duration::from_micros(100);
@@ -107,8 +107,6 @@ pub(super) struct Host {
     pub(super) kept: usize,
     /// Packets that the endpoint keeps.
     pub(super) queued: usize,
-    /// Signs of life that a thread sends while the program computes, by connection index.
-    pub(super) signs_of_life: BTreeMap<usize, SignOfLife>,
     pub(super) away: Option<Away>,
     /// When the interface will have sent everything.
     interface_free: Time,
@@ -132,7 +130,6 @@ impl Host {
             wants_streams: Vec::new(),
             kept: 0,
             queued: 0,
-            signs_of_life: BTreeMap::new(),
             away: None,
             interface_free: Time::default(),
             reads_at: Time::default(),
@@ -148,7 +145,6 @@ impl Host {
         let settings_of_endpoint =
             Settings { streams: settings.streams.is_some(), ..settings.endpoint.clone() };
         let mut endpoint = Endpoint::new(settings_of_endpoint, bytes);
-        endpoint.note_signs_of_life();
         if settings.is_general.unwrap_or(seed % 2 == 1) {
             endpoint.go_the_general_way();
         }
@@ -162,7 +158,6 @@ impl Host {
         self.endpoint.set_free(self.settings.memory_packets);
         self.conversations.clear();
         self.by_peer.clear();
-        self.signs_of_life.clear();
         self.away = None;
         (self.kept, self.queued) = (0, 0);
         self.inbox = Inbox::default();
@@ -269,24 +264,8 @@ impl Host {
                 break; // nothing came of it
             }
         }
-        self.note_signs_of_life(truth);
         let reads_at = self.settings.reading.filter(|_| self.is_listening()).map(|_| self.reads_at);
         [blocked.or(self.endpoint.poll_timeout()), speaks_at, reads_at].into_iter().flatten().min()
-    }
-
-    fn note_signs_of_life(&mut self, truth: &mut Truth) {
-        if !self.endpoint.has_sign_of_life() {
-            return;
-        }
-        while let Some((index, sign)) = self.endpoint.poll_sign_of_life() {
-            match sign {
-                Some(sign) => self.signs_of_life.insert(index, sign),
-                None => self.signs_of_life.remove(&index),
-            };
-        }
-        if !self.signs_of_life.iter().map(|(index, sign)| (*index, *sign)).eq(self.endpoint.signs_of_life()) {
-            truth.fault(|| format!("{}: a connection began or ended unnoticed", self.address));
-        }
     }
 
     fn is_listening(&self) -> bool {

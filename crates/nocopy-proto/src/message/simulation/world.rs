@@ -86,10 +86,6 @@ enum Happening {
     Wake {
         host: usize,
     },
-    /// The thread of a program that computes sends its signs of life.
-    SignsOfLife {
-        host: usize,
-    },
     /// A unit arrives over a stream.
     Unit {
         stream: usize,
@@ -160,33 +156,13 @@ impl World {
     }
 
     /// Makes the host's program compute for this time without calling its endpoint; arriving datagrams wait
-    /// in the kernel. A thread, if there is one, sends signs of life.
-    pub fn compute(&mut self, host: HostId, duration: Duration, has_thread: bool) {
+    /// in the kernel.
+    pub fn compute(&mut self, host: HostId, duration: Duration) {
         let until = self.now + duration;
         let HostId(host) = host;
         self.hosts[host].host.away = Some(Away { until, waiting: Vec::new() });
         self.hosts[host].wakes_at = Some(until);
         self.schedule(until, Happening::Wake { host });
-        if has_thread {
-            self.schedule(self.now + self.pause_of_thread(host), Happening::SignsOfLife { host });
-        }
-    }
-
-    fn pause_of_thread(&self, host: usize) -> Duration {
-        self.hosts[host].host.settings.endpoint.keep_alive / 2
-    }
-
-    fn send_signs_of_life(&mut self, host: usize) {
-        if self.hosts[host].host.away.is_none() {
-            return;
-        }
-        let from = self.hosts[host].host.address;
-        for (path, alive) in self.hosts[host].host.signs_of_life.clone().into_values() {
-            let mut datagram = Vec::new();
-            alive.emit(&mut datagram);
-            self.schedule(self.now, Happening::Switch { from, to: path.remote, datagram });
-        }
-        self.schedule(self.now + self.pause_of_thread(host), Happening::SignsOfLife { host });
     }
 
     /// Ends a connection from one side, at once.
@@ -263,7 +239,6 @@ impl World {
                     self.drive(host);
                 }
             }
-            Happening::SignsOfLife { host } => self.send_signs_of_life(host),
         }
     }
 

@@ -22,7 +22,6 @@
 //! assert_eq!(Datagram::parse(&datagram), Ok(Datagram::Data(header, b"payload")));
 //! ```
 
-mod alive;
 mod ending;
 mod header;
 #[doc(hidden)]
@@ -38,7 +37,6 @@ use thiserror::Error;
 
 use super::crc::{self, CRC_BYTES};
 
-pub use alive::{ALIVE_BYTES, Alive};
 pub use ending::{Abort, AbortReason, ENDING_BYTES, Unknown};
 pub use header::{Flags, HEADER_BYTES, Header, HeaderKind, Headers};
 pub(super) use header::{follows, plain, plain_ack, renumber};
@@ -57,7 +55,6 @@ const CONNECT: u8 = 6;
 const ACCEPT: u8 = 7;
 const ABORT: u8 = 8;
 const UNKNOWN: u8 = 9;
-const ALIVE: u8 = 10;
 
 /// Whether a datagram is of the kinds that answer any address, also a forged one: it proves nothing of the
 /// address that it is for.
@@ -86,8 +83,6 @@ pub enum Datagram<'a> {
     Abort(Abort),
     /// §3.6.
     Unknown(Unknown),
-    /// §10.1.
-    Alive(Alive),
 }
 
 /// Why bytes are not a datagram of the protocol. The receiver drops it, counts it, and does not answer.
@@ -217,7 +212,7 @@ impl<'a> Datagram<'a> {
         };
         match kind {
             DATA | ACK => return Err(Malformed::TooShort { datagram_bytes, needed_bytes: HEADER_BYTES }),
-            HELLO..=ALIVE => {}
+            HELLO..=UNKNOWN => {}
             _ => return Err(Malformed::Kind { kind }),
         }
         if flags != Flags::CRC.bits() {
@@ -231,8 +226,7 @@ impl<'a> Datagram<'a> {
             CONNECT => Connect::parse(body, datagram_bytes).map(Self::Connect),
             ACCEPT => Accept::parse(body, datagram_bytes).map(Self::Accept),
             ABORT => Abort::parse(body).map(Self::Abort),
-            UNKNOWN => Unknown::parse(body).map(Self::Unknown),
-            _ => Alive::parse(body).map(Self::Alive),
+            _ => Unknown::parse(body).map(Self::Unknown),
         }
     }
 }

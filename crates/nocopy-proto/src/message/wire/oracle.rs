@@ -96,7 +96,6 @@ pub fn emit(datagram: &Datagram<'_>) -> Vec<u8> {
         Datagram::Accept(accept) => accept.emit(&mut bytes),
         Datagram::Abort(abort) => abort.emit(&mut bytes),
         Datagram::Unknown(unknown) => unknown.emit(&mut bytes),
-        Datagram::Alive(alive) => alive.emit(&mut bytes),
     }
     bytes
 }

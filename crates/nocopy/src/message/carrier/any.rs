@@ -90,11 +90,6 @@ impl Carrier for AnyCarrier {
     }
 
     #[inline]
-    fn socket(&self) -> Option<BorrowedFd<'_>> {
-        carry!(self.socket())
-    }
-
-    #[inline]
     fn room(&self) -> Room {
         carry!(self.room())
     }

@@ -34,7 +34,7 @@ pub(super) use any::AnyCarrier;
 #[cfg(feature = "port")]
 pub(super) use port::OverPort;
 pub(super) use port::Returned;
-pub(super) use sockets::{PASSING, Parts, Polled, Sockets, send_to};
+pub(super) use sockets::{PASSING, Parts, Polled, Sockets};
 
 /// A packet to send: its index in the memory of its carrier.
 #[derive(Debug)]
@@ -342,10 +342,6 @@ pub(super) trait Carrier: Debug + Send {
     }
 
     fn local_addr(&self) -> SocketAddr;
-
-    /// A kernel socket with this address, by which a thread may send while the program does not call; `None`
-    /// if there is none.
-    fn socket(&self) -> Option<BorrowedFd<'_>>;
 
     /// How many packets can be made now.
     fn room(&self) -> Room;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -311,10 +311,6 @@ impl Carrier for OverPort {
 
     fn local_addr(&self) -> SocketAddr {
         self.local
-    }
-
-    fn socket(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.senders[0].kernel_socket().as_fd())
     }
 
     /// Frames that the program has are not counted: whether one is there shows when it is asked for. Those of

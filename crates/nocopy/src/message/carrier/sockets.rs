@@ -55,7 +55,6 @@ use crate::sys::udp_send::allow_fragments;
 use crate::udp::{self, kernel};
 pub(in crate::message) use intake::{Intake, PASSING, Parts, Shared};
 use only_peer::OnlyPeer;
-pub(in crate::message) use outbox::send_to;
 use outbox::{Outbox, Waiting};
 use staging::{PIECES_MAX, Staging};
 
@@ -109,6 +108,11 @@ fn settings() -> udp::Builder {
 }
 
 impl Sockets {
+    #[cfg(test)]
+    pub(in crate::message) fn socket(&self) -> BorrowedFd<'_> {
+        self.receiver.socket()
+    }
+
     pub(in crate::message) fn bind(address: SocketAddr, shares: &Shares) -> Result<Self, OpenError> {
         let memory = |error| OpenError::Memory { source: error };
         let (small, large) =
@@ -252,10 +256,6 @@ impl Carrier for Sockets {
 
     fn local_addr(&self) -> SocketAddr {
         self.local
-    }
-
-    fn socket(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.receiver.socket())
     }
 
     #[inline]

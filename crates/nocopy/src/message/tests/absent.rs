@@ -11,7 +11,7 @@ use nocopy_proto::message::wire::{Hello, Versions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
-use crate::message::carrier::{Carrier, Received};
+use crate::message::carrier::Received;
 use crate::message::{Endpoint, Event, Peer};
 
 /// The kernel doubles it.
@@ -36,7 +36,7 @@ fn server(lab: &Lab) -> Endpoint {
     // Peers that are gone are not asked whether they are alive during a test.
     let builder = Endpoint::builder().keep_alive(10 * PATIENCE).dead_after(20 * PATIENCE);
     let server = lab.right().namespace().run(|| builder.bind((lab.right().ipv4(), 0)).unwrap());
-    set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES).unwrap();
+    set_socket_send_buffer_size(server.carrier.sockets().unwrap().socket(), SEND_BUFFER_BYTES).unwrap();
     server
 }
 
@@ -90,7 +90,7 @@ fn answers_to_hosts_that_do_not_exist_leave_room_for_peers() {
                 server.protocol.handle_datagram(now, forged, false, datagram);
             }
             server.wait(Duration::ZERO).unwrap();
-            assert!(is_half_free(server.carrier.socket().unwrap()), "round {round}");
+            assert!(is_half_free(server.carrier.sockets().unwrap().socket()), "round {round}");
             ask((&mut client, to_server), (&mut server, to_client));
         }
         let stats = server.stats();
@@ -109,7 +109,8 @@ fn connecting_to_hosts_that_do_not_exist_leaves_room_for_peers() {
     lab.right().namespace().run(|| {
         let (to_server, to_client) = connect(&mut client, &mut server);
         // Less than what the endpoint collects before it calls the kernel.
-        set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES / 6).unwrap();
+        set_socket_send_buffer_size(server.carrier.sockets().unwrap().socket(), SEND_BUFFER_BYTES / 6)
+            .unwrap();
         for number in 50..250 {
             server.start_connect((host(number), 9)).unwrap();
         }
@@ -201,7 +202,8 @@ fn peers_that_never_answered_leave_room_for_others() {
 fn nothing_waits_behind_peers_that_are_gone() {
     with_peers_that_are_gone(true, |server, gone, ask, right| {
         // Full before probes are due, after which packets are looked at one by one.
-        set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES / 16).unwrap();
+        set_socket_send_buffer_size(server.carrier.sockets().unwrap().socket(), SEND_BUFFER_BYTES / 16)
+            .unwrap();
         for peer in gone.iter().flat_map(|peer| [peer; 7]) {
             server.send_copy_to(&[1; 1400], *peer).unwrap(); // a packet
         }
@@ -220,8 +222,10 @@ fn nothing_waits_behind_peers_that_are_gone() {
             "{stats}"
         );
         patience_of_the_kernel(right, 1);
-        set_socket_send_buffer_size(server.carrier.socket().unwrap(), SEND_BUFFER_BYTES).unwrap();
-        wait_until("there is room again", || server.carrier.socket().is_some_and(is_half_free));
+        set_socket_send_buffer_size(server.carrier.sockets().unwrap().socket(), SEND_BUFFER_BYTES).unwrap();
+        wait_until("there is room again", || {
+            server.carrier.sockets().is_some_and(|sockets| is_half_free(sockets.socket()))
+        });
         ask(server);
     });
 }

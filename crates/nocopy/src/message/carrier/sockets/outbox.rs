@@ -382,7 +382,7 @@ pub(super) fn send_lone(to: &Path, socket: BorrowedFd<'_>, bytes: &[u8]) -> bool
 
 /// Sends a datagram without waiting, from the right one of the host's addresses.
 #[inline]
-pub(in crate::message) fn send_to(to: &Path, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+fn send_to(to: &Path, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     match to.local {
         None => send_datagram(socket, bytes, Some(&to.remote.into()), libc::MSG_DONTWAIT),
         Some(local) => send_to_from(to.remote, local, socket, bytes),
