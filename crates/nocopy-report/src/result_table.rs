@@ -241,10 +241,10 @@ const GOOD_CHOICE: f64 = 0.95;
 fn own_choices_note(report: &Report) -> Option<String> {
     let mut worst: Vec<&Row> = Vec::new();
     let is_own = |row: &&Row| OWN_CHOICES.contains(&row.method.as_str()) && row.ratio.is_some();
+    let of = |row: &Row| {
+        (row.series.clone(), row.sink.clone(), row.figure, row.method.clone(), row.variant.clone())
+    };
     for row in report.results.iter().filter(is_own) {
-        let of = |row: &Row| {
-            (row.series.clone(), row.sink.clone(), row.figure, row.method.clone(), row.variant.clone())
-        };
         match worst.iter_mut().find(|other| of(other) == of(row)) {
             Some(other) if row.ratio < other.ratio => *other = row,
             Some(_) => {}
@@ -253,8 +253,12 @@ fn own_choices_note(report: &Report) -> Option<String> {
     }
     let below: Vec<&Row> =
         worst.iter().copied().filter(|row| row.ratio.is_some_and(|ratio| ratio < GOOD_CHOICE)).collect();
-    let surely =
-        below.iter().filter(|row| row.ratio_interval().is_some_and(|(_, high)| high < GOOD_CHOICE)).count();
+    // Compared with several, one is enough.
+    let is_below = |row: &Row| row.ratio_interval().is_some_and(|(_, high)| high < GOOD_CHOICE);
+    let is_surely = |choice: &&&Row| {
+        report.results.iter().filter(is_own).any(|row| of(row) == of(choice) && is_below(row))
+    };
+    let surely = below.iter().filter(is_surely).count();
     let named = below.iter().map(|row| {
         let against = row.baseline.as_deref().unwrap_or_default();
         format!("{} {} × {against}", row_title(row), ratio_text(row))
@@ -322,6 +326,11 @@ mod tests {
             one.contains("1 by the whole interval") && one.ends_with("auto 0.80 [0.72–0.88] × gso"),
             "{one}"
         );
+        let either = own_choices_note(&report(vec![
+            choice(0.85, "socket"),
+            Row { ratio_high: Some(1.1), ..choice(0.8, "gso") },
+        ]));
+        assert!(either.unwrap().contains("1 by the whole interval"));
         let unsure = own_choices_note(&report(vec![choice(0.9, "gso")])).unwrap();
         assert!(unsure.contains("0 by the whole interval"), "{unsure}");
     }

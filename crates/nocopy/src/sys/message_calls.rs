@@ -1,9 +1,30 @@
 //! Calls that send and receive messages, by their numbers: musl's functions of these names copy each header
-//! and its control messages first, and make one call for each message of several.
+//! and its control messages first, and make one call for each message of several; and glibc's make each call
+//! a point of cancellation, by two atomics where a process has threads.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use libc::{c_int, mmsghdr, msghdr};
+use libc::{c_int, c_void, mmsghdr, msghdr, socklen_t};
+
+/// sendto(2): the number of bytes sent. Returns -1 with `errno` on an error.
+///
+/// # Safety
+/// `address` is null, or of so many bytes that can be read.
+#[inline(always)]
+pub(crate) unsafe fn sendto(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    flags: c_int,
+    address: *const c_void,
+    address_bytes: socklen_t,
+) -> isize {
+    let (data, length) = (bytes.as_ptr(), bytes.len());
+    // SAFETY: by contract; the kernel only reads.
+    unsafe {
+        libc::syscall(libc::SYS_sendto, socket.as_raw_fd(), data, length, flags, address, address_bytes)
+            as isize
+    }
+}
 
 /// sendmsg(2). Returns -1 with `errno` on an error.
 ///

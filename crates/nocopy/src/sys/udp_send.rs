@@ -8,36 +8,19 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::LazyLock;
 
 #[cfg(feature = "message")]
 pub(crate) use copied::{CopiedBurst, allow_fragments};
 
-use rustix::net::SendFlags;
-use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
-
 use super::{message_calls, option};
-use crate::facts::kernel::KernelVersion;
 
 pub(crate) const MESSAGES_MAX: usize = 64;
 /// The most pieces in all messages of a call.
 pub(crate) const PIECES_MAX: usize = 1024;
 
-/// The most datagrams that every kernel since Linux 4.18 cuts from a message (`UDP_MAX_SEGMENTS` of
-/// `linux/udp.h`).
+/// The most datagrams of a message. Linux cuts 128 since 6.9, but a host whose virtual machine sends so many
+/// may drop them without a word (`virtio_net_hdr_to_skb` of Linux 6.8).
 pub(crate) const SEGMENTS_MAX: usize = 64;
-/// The same since Linux 6.9.
-const SEGMENTS_MAX_SINCE_6_9: usize = 128;
-
-/// The most datagrams that the running kernel cuts from a message.
-#[inline]
-pub(crate) fn running_segments_max() -> usize {
-    static FOUND: LazyLock<usize> = LazyLock::new(|| match KernelVersion::running() {
-        Some(version) if version >= KernelVersion(6, 9) => SEGMENTS_MAX_SINCE_6_9,
-        _ => SEGMENTS_MAX,
-    });
-    *FOUND
-}
 
 /// An address in the kernel's layout.
 #[derive(Clone, Copy)]
@@ -83,13 +66,6 @@ impl KernelAddress {
     pub(super) fn pointer(&self) -> *mut libc::c_void {
         // The kernel only reads it.
         (&raw const self.storage).cast_mut().cast()
-    }
-}
-
-// SAFETY: pointer and length are of memory in `self`.
-unsafe impl SocketAddrArg for KernelAddress {
-    unsafe fn with_sockaddr<R>(&self, call: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
-        call(self.pointer().cast(), self.bytes)
     }
 }
 
@@ -395,8 +371,7 @@ impl fmt::Debug for Burst {
     }
 }
 
-/// Sends one datagram in one piece; the kernel copies it. Without libc's function, which a thread's
-/// cancellation makes slower.
+/// Sends one datagram in one piece; the kernel copies it.
 #[inline(always)]
 pub(crate) fn send_datagram(
     socket: BorrowedFd<'_>,
@@ -404,12 +379,10 @@ pub(crate) fn send_datagram(
     to: Option<&KernelAddress>,
     flags: i32,
 ) -> io::Result<()> {
-    let flags = SendFlags::from_bits_retain(flags.cast_unsigned());
-    match to {
-        None => rustix::net::send(socket, bytes, flags)?,
-        Some(to) => rustix::net::sendto(socket, bytes, flags, to)?,
-    };
-    Ok(())
+    let (name, length) = to.map_or((std::ptr::null_mut(), 0), |to| (to.pointer(), to.bytes));
+    // SAFETY: bytes and address outlive the call.
+    let sent = unsafe { message_calls::sendto(socket, bytes, flags, name, length) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// As [`send_datagram`], with control messages.

@@ -17,7 +17,7 @@ use crate::memory::send_queue::{
 use crate::sys::poll::wait_writable;
 use crate::sys::udp_send;
 use crate::udp::Method;
-use crate::udp::message::{DATAGRAM_BYTES_MAX, Message, Outgoing};
+use crate::udp::message::{Message, Outgoing};
 use crate::udp::outcome::SendError;
 use crate::udp::over_port;
 use crate::udp::peer_error::PENDING_ERRORS_MAX;
@@ -27,6 +27,9 @@ const RING_SENDS: u32 = 128;
 /// The most bytes of the send buffer that a message needs in addition to its own: its buffer's head, and
 /// parts of two pages.
 const BESIDE_BYTES: usize = 12 << 10;
+
+/// The most bytes that the kernel cuts, by IPv4 (`IP_MAX_MTU` of `net/ip.h`, without the headers).
+const SEGMENTED_BYTES_MAX: usize = 0xfff0 - 28;
 
 /// The most pages of a message from the program's memory (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
 const PAGES_MAX: usize = 17;
@@ -576,11 +579,13 @@ impl CallPart {
     /// which are then gathered.
     fn segmented(entries: &Entries<Outgoing>, method: Method, from: Position, run: &QueuedRun) -> Self {
         let first = &entries.payload(from.ticket).message;
-        let most = DATAGRAM_BYTES_MAX / run.datagram_bytes.max(1);
-        let limit = udp_send::running_segments_max().min(most).max(1);
-        if from.bytes > 0 || first.datagrams > limit {
-            let bytes = (limit * run.datagram_bytes).min(first.bytes - from.bytes);
-            let datagrams = bytes.div_ceil(run.datagram_bytes) as u32;
+        let fits = |datagrams, bytes| datagrams <= udp_send::SEGMENTS_MAX && bytes <= SEGMENTED_BYTES_MAX;
+        if from.bytes > 0 || !fits(first.datagrams, first.bytes) {
+            let left = first.bytes - from.bytes;
+            let datagrams = left.div_ceil(run.datagram_bytes.max(1));
+            let most = (SEGMENTED_BYTES_MAX / run.datagram_bytes.max(1)).clamp(1, udp_send::SEGMENTS_MAX);
+            let bytes = if fits(datagrams, left) { left } else { most * run.datagram_bytes };
+            let datagrams = bytes.div_ceil(run.datagram_bytes.max(1)) as u32;
             return Self { extent: extent_within(from, bytes, first), datagrams };
         }
         let mut cut =
@@ -594,7 +599,8 @@ impl CallPart {
             let message = &entries.payload(cut.extent.end.ticket).message;
             pages += page_count(message);
             pieces += message.pieces().len();
-            let is_too_long = cut.datagrams as usize + message.datagrams > limit;
+            let is_too_long =
+                !fits(cut.datagrams as usize + message.datagrams, cut.extent.bytes + message.bytes);
             let is_too_scattered = pages > PAGES_MAX || pieces > udp_send::PIECES_MAX;
             if is_too_long || is_too_scattered || message.bytes == 0 {
                 break;

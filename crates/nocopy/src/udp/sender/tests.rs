@@ -10,7 +10,7 @@ use crate::udp::{Message, Method, Socket};
 /// As many as the kernel cuts from one long message, and of the last message of a call all.
 #[test]
 fn short_messages_of_several_datagrams_share_calls() {
-    let most = udp_send::running_segments_max();
+    let most = udp_send::SEGMENTS_MAX;
     let mut peer = Socket::bind("127.0.0.1:0").unwrap();
     let to = peer.local_addr().unwrap();
     let mut socket = Socket::builder().method(Method::Gso).bind("127.0.0.1:0").unwrap();
@@ -27,6 +27,20 @@ fn short_messages_of_several_datagrams_share_calls() {
     }
     assert!(bursts.iter().all(|&count| count <= most && count.is_multiple_of(30)), "{bursts:?}");
     assert_eq!(bursts.iter().max(), Some(&(most / 30 * 30)));
+}
+
+/// As many bytes as the kernel cuts, with a short datagram at the end.
+#[test]
+fn a_full_message_goes_by_one_call() {
+    for (bytes, datagram_bytes) in [(65_492, 1472), (65_000, 40_000)] {
+        let mut peer = Socket::bind("127.0.0.1:0").unwrap();
+        let mut socket = Socket::builder().method(Method::Gso).bind("127.0.0.1:0").unwrap();
+        let message = Message::segments(vec![7; bytes], datagram_bytes);
+        socket.sender().send_to(message, peer.local_addr().unwrap()).unwrap();
+        socket.sender().flush().unwrap();
+        let mut batch = peer.receiver().receive_timeout(PATIENCE).unwrap();
+        assert_eq!(batch.next_burst().map(|burst| burst.len()), Some(bytes), "{datagram_bytes}");
+    }
 }
 
 /// A datagram that is shorter than those before it is the last one of its call, wherever messages end.
