@@ -581,11 +581,11 @@ impl CallPart {
         let first = &entries.payload(from.ticket).message;
         let fits = |datagrams, bytes| datagrams <= udp_send::SEGMENTS_MAX && bytes <= SEGMENTED_BYTES_MAX;
         if from.bytes > 0 || !fits(first.datagrams, first.bytes) {
-            let left = first.bytes - from.bytes;
-            let datagrams = left.div_ceil(run.datagram_bytes.max(1));
-            let most = (SEGMENTED_BYTES_MAX / run.datagram_bytes.max(1)).clamp(1, udp_send::SEGMENTS_MAX);
-            let bytes = if fits(datagrams, left) { left } else { most * run.datagram_bytes };
-            let datagrams = bytes.div_ceil(run.datagram_bytes.max(1)) as u32;
+            // Not 0: a message of no bytes fits.
+            let (left, each) = (first.bytes - from.bytes, run.datagram_bytes);
+            let most = (SEGMENTED_BYTES_MAX / each).clamp(1, udp_send::SEGMENTS_MAX) * each;
+            let bytes = if fits(left.div_ceil(each), left) { left } else { most.min(left) };
+            let datagrams = bytes.div_ceil(each) as u32;
             return Self { extent: extent_within(from, bytes, first), datagrams };
         }
         let mut cut =

@@ -43,6 +43,19 @@ fn a_full_message_goes_by_one_call() {
     }
 }
 
+/// They are longer than what the kernel cuts, the last one, too.
+#[test]
+fn the_longest_datagrams_of_a_message_go_one_by_one() {
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut socket = Socket::builder().method(Method::Gso).bind("127.0.0.1:0").unwrap();
+    let message = Message::segments(vec![7; 65_500 + 65_495], 65_500);
+    socket.sender().send_to(message, peer.local_addr().unwrap()).unwrap();
+    socket.sender().flush().unwrap();
+    let mut received = vec![0; 1 << 16];
+    assert_eq!([(); 2].map(|()| peer.recv(&mut received).unwrap()), [65_500, 65_495]);
+}
+
 /// A datagram that is shorter than those before it is the last one of its call, wherever messages end.
 #[test]
 fn datagrams_are_cut_alike_whatever_their_messages_share() {
