@@ -90,7 +90,7 @@ impl AsyncEndpoint {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub async fn wait(&mut self) -> io::Result<()> {
-        self.inner.until(|endpoint| Ok(endpoint.arm()?.then_some(()))).await
+        self.inner.until(|endpoint| endpoint.arm_until(NonblockingEndpoint::look_for_news)).await
     }
 
     /// Connects to that address, or to the first of several that answers. Messages and events of other peers

@@ -446,20 +446,23 @@ impl NonblockingEndpoint {
     /// # Errors
     /// As [`try_receive`](Self::try_receive).
     pub fn arm(&mut self) -> io::Result<bool> {
-        let found = self.arm_until(|endpoint| {
-            if endpoint.has_message() {
-                return Some(());
-            }
-            let has_event = endpoint.has_unreported();
-            if has_event {
-                (endpoint.unreported, endpoint.reported_by_arm) = (false, true);
-            }
-            has_event.then_some(())
-        })?;
-        if found.is_some() {
-            self.arm_descriptor(Some(Duration::ZERO))?;
+        let found = self.arm_until(Self::look_for_news)?.is_some();
+        if found {
+            self.arm_descriptor(Some(Duration::ZERO))?; // for other threads
         }
-        Ok(found.is_some())
+        Ok(found)
+    }
+
+    /// Whether there is a message, or an event that is unreported, which then counts as reported by `arm`.
+    pub(super) fn look_for_news(&mut self) -> Option<()> {
+        if self.has_message() {
+            return Some(());
+        }
+        let has_event = self.has_unreported();
+        if has_event {
+            (self.unreported, self.reported_by_arm) = (false, true);
+        }
+        has_event.then_some(())
     }
 
     /// As [`arm`](Self::arm), for a wait that only ends when `look` finds something: works, and returns what
