@@ -12,13 +12,9 @@ pub(crate) struct SignalBlockGuard {
 impl SignalBlockGuard {
     /// Blocks the signals of `set` in addition to those already blocked.
     pub(super) fn block_also(set: &libc::sigset_t) -> Self {
-        Self::new(libc::SIG_BLOCK, set)
-    }
-
-    fn new(how: i32, set: &libc::sigset_t) -> Self {
         let mut before = empty_signal_set();
         // SAFETY: both sets outlive the call, which fails for no valid first argument.
-        unsafe { libc::pthread_sigmask(how, set, &raw mut before) };
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set, &raw mut before) };
         Self { before }
     }
 }
