@@ -62,7 +62,7 @@ const PEERS: LoopComparison =
 const SOCKETS: &[(&str, f64)] = &[
     ("datagram-alone", 385.0),
     ("datagram-group", 2950.0),
-    ("datagram-burst", 1204.0),
+    ("datagram-burst", 450.0),
     ("tcp-write", 1210.0),
 ];
 

@@ -22,6 +22,15 @@ pub(crate) const PIECES_MAX: usize = 1024;
 /// may drop them without a word (`virtio_net_hdr_to_skb` of Linux 6.8).
 pub(crate) const SEGMENTS_MAX: usize = 64;
 
+/// The most bytes that the kernel cuts, by IPv4 (`IP_MAX_MTU` of `net/ip.h`, without the headers).
+pub(crate) const SEGMENTED_BYTES_MAX: usize = 0xfff0 - 28;
+
+/// Whether the kernel cuts so many bytes into so many datagrams by one call.
+#[inline]
+pub(crate) fn is_cut_by_one_call(datagrams: usize, bytes: usize) -> bool {
+    datagrams <= SEGMENTS_MAX && bytes <= SEGMENTED_BYTES_MAX
+}
+
 /// An address in the kernel's layout.
 #[derive(Clone, Copy)]
 pub(crate) struct KernelAddress {
@@ -385,14 +394,18 @@ pub(crate) fn send_datagram(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// As [`send_datagram`], with control messages.
+/// As [`send_datagram`], with control messages: cut by the kernel into datagrams of `segment_bytes`, if that is
+/// given, and with those `added`.
+#[inline]
 pub(crate) fn send_with_controls(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
+    segment_bytes: Option<u16>,
     to: Option<&KernelAddress>,
-    controls: &AddedControls,
+    added: Option<&AddedControls>,
     flags: i32,
 ) -> io::Result<()> {
+    let mut controls = MessageControls::empty();
     let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: null pointers and zeros are what an unused header is made of.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -400,25 +413,29 @@ pub(crate) fn send_with_controls(
         (header.msg_name, header.msg_namelen) = (to.pointer(), to.bytes);
     }
     (header.msg_iov, header.msg_iovlen) = (&raw mut piece, 1);
-    // The kernel only reads it.
-    (header.msg_control, header.msg_controllen) =
-        ((&raw const controls.control).cast_mut().cast(), controls.bytes as _);
+    let (control, control_bytes) = controls.write(segment_bytes, added);
+    (header.msg_control, header.msg_controllen) = (control, control_bytes as _);
     // SAFETY: what the header points to outlives the call.
     let sent = unsafe { message_calls::sendmsg(socket, &raw const header, flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sends one datagram, with the control messages of the destination if it has any.
+/// Sends the bytes as one datagram, or has the kernel cut them into those of `segment_bytes`; with the control
+/// messages of the destination if it has any.
 #[inline(always)]
 pub(crate) fn send_to_destination(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
+    segment_bytes: Option<u16>,
     to: KernelDestination<'_>,
     flags: i32,
 ) -> io::Result<()> {
-    match to.controls {
+    let with_controls =
+        |segment_bytes| send_with_controls(socket, bytes, segment_bytes, to.address, to.controls, flags);
+    match segment_bytes {
+        Some(_) => with_controls(segment_bytes),
+        None if to.controls.is_some() => with_controls(None),
         None => send_datagram(socket, bytes, to.address, flags),
-        Some(controls) => send_with_controls(socket, bytes, to.address, controls, flags),
     }
 }
 
@@ -439,7 +456,14 @@ pub(crate) fn check_source(
         address => address,
     };
     let to = SocketAddr::new(to, DISCARD).into();
-    send_with_controls(socket, &[], Some(&to), controls, PROBE | libc::MSG_CONFIRM | libc::MSG_DONTWAIT)
+    send_with_controls(
+        socket,
+        &[],
+        None,
+        Some(&to),
+        Some(controls),
+        PROBE | libc::MSG_CONFIRM | libc::MSG_DONTWAIT,
+    )
 }
 
 /// Makes the kernel put the network's errors (ICMP) into the error queue, with their senders.

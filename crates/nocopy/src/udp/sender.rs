@@ -31,7 +31,7 @@ use super::strangers::UnverifiedPeerLimit;
 use crate::engine::address;
 use crate::engine::half::sender_half;
 use crate::engine::path::{PathEvidence, SocketPaths};
-use crate::engine::policy::Policy;
+use crate::engine::policy::{Policy, Work};
 use crate::engine::reaper::{self, CloseTimeouts};
 use crate::facts::evidence::{Evidence, Ledger};
 use crate::facts::method_explanation::Explanation;
@@ -312,28 +312,37 @@ impl NonblockingSender {
         self.queue.in_flight() + self.port.as_ref().map_or(0, |port| port.in_flight())
     }
 
-    /// If only one message is queued, nothing is in flight, and the message is to be sent by a plain call,
+    /// If only one message is queued, nothing is in flight, and the message is to be sent by one copying call,
     /// sends it, without the bookkeeping of other methods. Returns `false` if it did nothing.
     #[inline(always)]
     fn send_only_message(&mut self) -> bool {
         if self.queue.queued() != 1 || self.queue.in_flight() > 0 {
             return false;
         }
-        let ticket = self.queue.head().ticket;
-        let Outgoing { message, destination } = self.queue.entries().payload(ticket);
-        let (Some(bytes), destination) = (message.single_datagram(), *destination) else { return false };
+        let head = self.queue.head();
+        let Outgoing { message, destination } = self.queue.entries().payload(head.ticket);
+        let ([bytes], destination) = (message.pieces(), *destination) else { return false };
+        let (method, count, segment_bytes) = match message.datagrams {
+            1 => (Method::Socket, 1, None),
+            // Datagrams fit in 16 bits: `queue` refuses longer ones.
+            many if head.bytes == 0 && udp_send::is_cut_by_one_call(many, bytes.len()) => {
+                (Method::Gso, many as u32, Some(message.datagram_bytes as u16))
+            }
+            _ => return false,
+        };
+        let work = Work { destination, bytes: message.datagram_bytes as u32, count };
         // Messages wait for room no longer, so the descriptor must not either.
         let is_alone = self.outcome.late.is_none() && !self.queue.wants_room();
-        if !is_alone || !self.policy.uses_plain_call(destination, bytes.len()) {
+        if !is_alone || !self.policy.uses_unmeasured(work, method) {
             return false;
         }
         let to = self.destinations.get(destination).kernel();
-        if udp_send::send_to_destination(self.queue.socket(), bytes, to, 0).is_err() {
+        if udp_send::send_to_destination(self.queue.socket(), bytes, segment_bytes, to, 0).is_err() {
             return false; // it is tried anew, and the error looked into
         }
         let bytes = bytes.len();
-        let evidence = self.policy.copied_evidence(1, bytes);
-        self.count_sent(1, bytes, Some(evidence));
+        let evidence = self.policy.copied_evidence(count, bytes);
+        self.count_sent(count, bytes, Some(evidence));
         self.queue.free_only(evidence);
         true
     }

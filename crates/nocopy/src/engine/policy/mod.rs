@@ -257,18 +257,17 @@ impl<M: Copy + Eq + fmt::Display> Policy<M> {
         self.last.quiet > 0
     }
 
-    /// Whether a single unit is sent by the plain call, so that its cost need not be measured.
+    /// Whether this work is done by `method`, and its cost need not be measured.
     #[inline]
-    pub(crate) fn uses_plain_call(&mut self, destination: u32, bytes: usize) -> bool {
-        let work = Work { destination, bytes: bytes as u32, count: 1 };
-        if self.is_small(1, work.bytes) {
-            return true;
+    pub(crate) fn uses_unmeasured(&mut self, work: Work, method: M) -> bool {
+        if self.is_small(work.count, work.bytes) {
+            return self.plain == Some(method);
         }
-        let is_plain = work == self.last.work
+        let is_used = work == self.last.work
             && self.is_quiet()
-            && self.plain == Some(self.candidates.methods[usize::from(self.last.method)]);
-        self.last.quiet -= u8::from(is_plain);
-        is_plain
+            && self.candidates.methods[usize::from(self.last.method)] == method;
+        self.last.quiet -= u8::from(is_used);
+        is_used
     }
 
     /// The evidence for bytes that a copying method sent, `units` of that size at a time.

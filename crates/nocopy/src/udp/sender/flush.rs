@@ -28,9 +28,6 @@ const RING_SENDS: u32 = 128;
 /// parts of two pages.
 const BESIDE_BYTES: usize = 12 << 10;
 
-/// The most bytes that the kernel cuts, by IPv4 (`IP_MAX_MTU` of `net/ip.h`, without the headers).
-const SEGMENTED_BYTES_MAX: usize = 0xfff0 - 28;
-
 /// The most pages of a message from the program's memory (`MAX_SKB_FRAGS` of `linux/skbuff.h`).
 const PAGES_MAX: usize = 17;
 const PAGE_BYTES: usize = 4096;
@@ -206,7 +203,7 @@ impl NonblockingSender {
             return self.send_many(plan, run);
         };
         let to = self.destinations.get(run.destination).kernel();
-        udp_send::send_to_destination(self.queue.socket(), bytes, to, plan.flags)?;
+        udp_send::send_to_destination(self.queue.socket(), bytes, None, to, plan.flags)?;
         let bytes = bytes.len();
         let evidence = self.policy.copied_evidence(run.datagrams, bytes);
         self.count_sent(1, bytes, Some(evidence));
@@ -354,7 +351,7 @@ impl NonblockingSender {
         loop {
             pending.known = self.network_error_count();
             let to = self.destinations.get(destination).kernel();
-            match udp_send::send_to_destination(self.queue.socket(), bytes, to, flags) {
+            match udp_send::send_to_destination(self.queue.socket(), bytes, None, to, flags) {
                 Ok(()) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if flags & libc::MSG_DONTWAIT != 0 {
@@ -579,11 +576,11 @@ impl CallPart {
     /// which are then gathered.
     fn segmented(entries: &Entries<Outgoing>, method: Method, from: Position, run: &QueuedRun) -> Self {
         let first = &entries.payload(from.ticket).message;
-        let fits = |datagrams, bytes| datagrams <= udp_send::SEGMENTS_MAX && bytes <= SEGMENTED_BYTES_MAX;
+        let fits = udp_send::is_cut_by_one_call;
         if from.bytes > 0 || !fits(first.datagrams, first.bytes) {
             // Not 0: a message of no bytes fits.
             let (left, each) = (first.bytes - from.bytes, run.datagram_bytes);
-            let most = (SEGMENTED_BYTES_MAX / each).clamp(1, udp_send::SEGMENTS_MAX) * each;
+            let most = (udp_send::SEGMENTED_BYTES_MAX / each).clamp(1, udp_send::SEGMENTS_MAX) * each;
             let bytes = if fits(left.div_ceil(each), left) { left } else { most.min(left) };
             let datagrams = bytes.div_ceil(each) as u32;
             return Self { extent: extent_within(from, bytes, first), datagrams };

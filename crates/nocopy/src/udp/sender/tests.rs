@@ -5,7 +5,7 @@ use nocopy_lab::patience::PATIENCE;
 use crate::memory::pool::Pool;
 use crate::memory::send_queue::Position;
 use crate::sys::udp_send;
-use crate::udp::{Message, Method, Socket};
+use crate::udp::{Ancillary, Message, Method, Socket};
 
 /// As many as the kernel cuts from one long message, and of the last message of a call all.
 #[test]
@@ -54,6 +54,33 @@ fn the_longest_datagrams_of_a_message_go_one_by_one() {
     socket.sender().flush().unwrap();
     let mut received = vec![0; 1 << 16];
     assert_eq!([(); 2].map(|()| peer.recv(&mut received).unwrap()), [65_500, 65_495]);
+}
+
+/// By its own call or a shorter way: from its source, in datagrams that are counted, and only those left.
+#[test]
+fn a_lone_message_of_several_datagrams_is_cut_from_where_it_stopped() {
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    let to = peer.local_addr().unwrap();
+    let mut socket = Socket::builder().method(Method::Gso).bind("0.0.0.0:0").unwrap();
+    let sender = socket.sender();
+    let source = Some([127, 0, 0, 2].into());
+    for round in 0..100 {
+        let sent_before = [0, 10, 20][round % 3];
+        let ancillary = Ancillary { source, ..Ancillary::default() };
+        let ticket = sender.send_with(Message::segments(vec![round as u8; 25], 10), to, ancillary).unwrap();
+        if sent_before > 0 {
+            sender.queue.advance(Position { ticket: ticket.0, bytes: sent_before }, None);
+        }
+        sender.flush().unwrap();
+        for &expected in &[10, 10, 5][sent_before / 10..] {
+            let mut received = [0; 30];
+            let (bytes, from) = peer.recv_from(&mut received).unwrap();
+            assert_eq!((bytes, Some(from.ip()), received[0]), (expected, source, round as u8));
+        }
+    }
+    assert_eq!(sender.stats().moved, 34 * 3 + 33 * 2 + 33);
+    assert_eq!(sender.ledger().bytes(), 34 * 25 + 33 * 15 + 33 * 5);
 }
 
 /// A datagram that is shorter than those before it is the last one of its call, wherever messages end.

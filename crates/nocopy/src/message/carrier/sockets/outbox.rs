@@ -392,7 +392,7 @@ fn send_to(to: &Path, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
 #[inline(never)] // sockets with one address need none of this
 fn send_to_from(to: SocketAddr, local: Local, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     let source = AddedControls::from_source(local.address, local.interface);
-    send_with_controls(socket, bytes, Some(&to.into()), &source, libc::MSG_DONTWAIT)
+    send_with_controls(socket, bytes, None, Some(&to.into()), Some(&source), libc::MSG_DONTWAIT)
 }
 
 /// Begins a message to the end of a path, or to the one that the socket is connected to.
