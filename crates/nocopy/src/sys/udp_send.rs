@@ -394,8 +394,8 @@ pub(crate) fn send_datagram(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// As [`send_datagram`], with control messages: cut by the kernel into datagrams of `segment_bytes`, if that is
-/// given, and with those `added`.
+/// As [`send_datagram`], with control messages: cut by the kernel into datagrams of `segment_bytes`, if that
+/// is given, and with those `added`.
 #[inline]
 pub(crate) fn send_with_controls(
     socket: BorrowedFd<'_>,
@@ -420,8 +420,8 @@ pub(crate) fn send_with_controls(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sends the bytes as one datagram, or has the kernel cut them into those of `segment_bytes`; with the control
-/// messages of the destination if it has any.
+/// Sends the bytes as one datagram, or has the kernel cut them into those of `segment_bytes`; with the
+/// control messages of the destination if it has any.
 #[inline(always)]
 pub(crate) fn send_to_destination(
     socket: BorrowedFd<'_>,

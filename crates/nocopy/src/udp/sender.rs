@@ -312,8 +312,8 @@ impl NonblockingSender {
         self.queue.in_flight() + self.port.as_ref().map_or(0, |port| port.in_flight())
     }
 
-    /// If only one message is queued, nothing is in flight, and the message is to be sent by one copying call,
-    /// sends it, without the bookkeeping of other methods. Returns `false` if it did nothing.
+    /// If only one message is queued, nothing is in flight, and the message is to be sent by one copying
+    /// call, sends it, without the bookkeeping of other methods. Returns `false` if it did nothing.
     #[inline(always)]
     fn send_only_message(&mut self) -> bool {
         if self.queue.queued() != 1 || self.queue.in_flight() > 0 {
