@@ -62,6 +62,12 @@ impl TcpExchange {
         Self { mode: SendMode::Gathered, ..self }
     }
 
+    /// Passes a message on when all of it has come, in one piece, as programs need that use it as a whole.
+    pub fn with_whole_messages(mut self) -> Self {
+        self.reader.only_whole = true;
+        self
+    }
+
     fn send_batched(&self, messages: &[&[u8]]) -> io::Result<()> {
         for messages in messages.chunks(PIECES_MAX / 2) {
             let prefixes = messages
@@ -163,30 +169,51 @@ fn write_all(mut stream: &TcpStream, waiting: WaitMode, mut pieces: &mut [IoSlic
 /// Cuts a stream into messages, which are passed on in place.
 #[derive(Debug)]
 struct MessageReader {
-    buffer: Box<[u8]>,
+    buffer: Vec<u8>,
     /// Read bytes that were not passed on yet are from here to `end`.
     start: usize,
     end: usize,
     /// Missing bytes of the current message; `None` before its length is known.
     missing: Option<usize>,
+    /// Messages are passed on in one piece, from the beginning of the buffer.
+    only_whole: bool,
 }
 
 impl MessageReader {
     fn new() -> Self {
-        Self { buffer: vec![0; BUFFER_BYTES].into(), start: 0, end: 0, missing: None }
+        Self { buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, missing: None, only_whole: false }
     }
 
     fn fill(&mut self, mut stream: &TcpStream) -> io::Result<usize> {
-        // The rest is at most a part of a length.
-        self.buffer.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
+        if self.start > 0 {
+            // The rest is at most a part of a length.
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
         let read = stream.read(&mut self.buffer[self.end..])?;
         self.end += read;
         Ok(read)
     }
 
+    /// Passes on a message of which all bytes are there; returns whether there was one.
+    fn pass_whole_message(&mut self, take: &mut impl FnMut(&[u8])) -> bool {
+        let Some(prefix) = self.buffer[..self.end].first_chunk() else { return false };
+        let end = PREFIX_BYTES + u32::from_be_bytes(*prefix) as usize;
+        if self.end < end {
+            self.buffer.resize(end, 0); // if messages are of one length, no byte of the next one is read
+            return false;
+        }
+        take(&self.buffer[PREFIX_BYTES..end]);
+        self.buffer.copy_within(end..self.end, 0);
+        self.end -= end;
+        true
+    }
+
     /// Passes on the received bytes of the current message; returns true at its end.
     fn pass_message(&mut self, take: &mut impl FnMut(&[u8])) -> bool {
+        if self.only_whole {
+            return self.pass_whole_message(take);
+        }
         let missing = match self.missing {
             Some(missing) => missing,
             None => match self.buffer[self.start..self.end].first_chunk() {
@@ -230,9 +257,11 @@ mod tests {
     #[test]
     fn messages_of_every_length_arrive_complete_in_order() {
         for waiting in WaitMode::ALL {
-            for mode in [SendMode::Single, SendMode::Batched, SendMode::Gathered] {
+            let modes = [SendMode::Single, SendMode::Batched, SendMode::Gathered];
+            for (mode, is_whole) in modes.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
                 let (mut from, mut to) = connected_pair(waiting);
                 from.mode = mode;
+                to.reader.only_whole = is_whole;
                 let lengths = [0, 1, 3, 64, 4096, 4097, BUFFER_BYTES - 4, BUFFER_BYTES, 1_000_003, 5];
                 let messages: Vec<Vec<u8>> =
                     lengths.iter().enumerate().map(|(number, &bytes)| vec![number as u8; bytes]).collect();

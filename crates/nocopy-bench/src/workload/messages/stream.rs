@@ -40,7 +40,8 @@ const PAYLOADS_BYTES_CARRIERS: [usize; 6] = [256, 4 << 10, 16 << 10, 256 << 10, 
 const PAYLOADS_BYTES_LONG: [usize; 1] = [1 << 20];
 
 /// The methods that compare carriers: datagrams, a TCP connection, and both.
-const CARRIERS: [&str; 5] = ["tcp-blocking", "tcp-batched", "tcp-gathered", "message-udp", "message-auto"];
+const CARRIERS: [&str; 6] =
+    ["tcp-blocking", "tcp-whole", "tcp-batched", "tcp-gathered", "message-udp", "message-auto"];
 
 /// The sent bytes, repeatedly: they stay in a cache, like data that a program has just made.
 const SOURCE_BYTES: usize = 1 << 20;
@@ -64,8 +65,12 @@ pub(crate) const MESSAGE_STREAM: Workload = Workload {
     about: "Messages of several lengths one way",
     methods: &[
         ("tcp-blocking", "one connection with TCP_NODELAY, a write for each message; waits in the kernel"),
-        ("tcp-batched", "the same, with one writev() for a batch of messages"),
-        ("tcp-gathered", "the same, with one write() of a buffer that a batch of messages is copied into"),
+        ("tcp-whole", "the same; the receiver reads each message when all of it has come, in one piece"),
+        ("tcp-batched", "as tcp-blocking, with one writev() for a batch of messages"),
+        (
+            "tcp-gathered",
+            "as tcp-blocking, with one write() of a buffer that a batch of messages is copied into",
+        ),
         ("tcp-spinning", "one connection with TCP_NODELAY; both ends spin"),
         (
             "message-xdp",
@@ -130,6 +135,10 @@ fn build_trials(stage: &SitePair, bytes: usize) -> Vec<Trial<'_>> {
         is_reliable: true,
     };
     let mut trials = vec![spec("tcp-blocking", &[], Blocking).tcp_trial(stage, |tcp| tcp)];
+    if batch_size(bytes) == 1 {
+        let whole = spec("tcp-whole", &["tcp-blocking"], Blocking);
+        trials.push(whole.tcp_trial(stage, TcpExchange::with_whole_messages));
+    }
     if batch_size(bytes) > 1 {
         trials.push(
             spec("tcp-batched", &["tcp-blocking"], Blocking)
@@ -178,7 +187,7 @@ fn baselines(carrier: CarrierKind) -> &'static [&'static str] {
     match carrier {
         CarrierKind::Port => &["tcp-blocking", "tcp-batched", "tcp-gathered", "xdp-spinning"],
         CarrierKind::Sockets => &["tcp-blocking", "tcp-batched", "tcp-gathered", "udp-spinning"],
-        CarrierKind::Auto => &["tcp-blocking", "tcp-batched", "tcp-gathered", "message-udp"],
+        CarrierKind::Auto => &["tcp-blocking", "tcp-whole", "tcp-batched", "tcp-gathered", "message-udp"],
     }
 }
 
@@ -198,13 +207,13 @@ struct MessageStreamSpec {
 }
 
 impl MessageStreamSpec {
-    /// `sending` sets how the sending end sends several messages.
-    fn tcp_trial(self, stage: &SitePair, sending: fn(TcpExchange) -> TcpExchange) -> Trial<'_> {
+    /// `set` sets how an end sends several messages, and receives.
+    fn tcp_trial(self, stage: &SitePair, set: fn(TcpExchange) -> TcpExchange) -> Trial<'_> {
         self.build_trial(stage, move |stage, waiting| {
             let action = "check that the kernel has the reno congestion control";
             let pair = tcp::connected_pair(stage, waiting, CONGESTION_CONTROL);
             let (from, to) = pair.map_err(Failure::step(self.method, "open its sockets", action))?;
-            Ok(((sending(from), to), Evidence::copied(SOCKET_CAUSE)))
+            Ok(((set(from), set(to)), Evidence::copied(SOCKET_CAUSE)))
         })
     }
 
