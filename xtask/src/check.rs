@@ -1,11 +1,14 @@
 //! The checks that need no traffic: formatting, lints, two selections of features, the width of comments,
-//! layers, circles of imports, public items, names and links in documents, names in sources, what runs where,
-//! API documentation, BPF objects, the published crates, the oldest Rust, and the rows of nightly suites.
+//! layers, circles of imports, lines of message code, public items, names and links in documents, names in
+//! sources, what runs where, API documentation, BPF objects, the published crates, the oldest Rust, and the
+//! rows of nightly suites.
 
 use crate::gate::Gate;
 use crate::release::crates;
 use crate::step::{CommandStep, Failed, files_with_ending};
-use crate::{api, bpf, circles, docs, features, layers, links, names, nightly, oldest_rust, support, width};
+use crate::{
+    api, bpf, circles, docs, features, layers, links, names, nightly, oldest_rust, sizes, support, width,
+};
 
 pub(crate) fn run_checks(gate: &mut Gate) {
     gate.run("formatting", || check_formatting().into());
@@ -14,6 +17,7 @@ pub(crate) fn run_checks(gate: &mut Gate) {
     gate.run("width of comments", width::check_comment_widths);
     gate.run("layers", layers::check_layers);
     gate.run("circles of imports", circles::check_import_circles);
+    gate.run("lines of message code", sizes::check_message_lines);
     gate.run("public items", api::check_committed_list);
     gate.run("names in documents", names::check_documents);
     gate.run("links in documents", links::check_documents);

@@ -30,6 +30,7 @@ mod python_module;
 mod release;
 mod semver;
 mod senders;
+mod sizes;
 mod started;
 mod step;
 mod stops;
