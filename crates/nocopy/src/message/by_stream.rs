@@ -307,11 +307,12 @@ impl NonblockingEndpoint {
         }
         let mut arrivals = Arrivals::new(protocol, clock, reads_in_place);
         carrier.receive(&mut arrivals)?;
-        let now = arrivals.now();
+        let (now, lone) = (arrivals.now(), arrivals.lone);
         if let Some(streams) = streams {
             streams.end_rest_at(now);
+            streams.open_asked(protocol);
         }
-        Ok((now, arrivals.lone))
+        Ok((now, lone))
     }
 
     /// Waits until something arrives from the carrier or a stream, or until the deadline; returns the time.
@@ -369,6 +370,7 @@ fn look_at_both<'a>(
     let Arrivals { mut moment, mut lone, .. } = arrivals;
     if !matches!(datagrams, Ok(0)) {
         streams.note_datagrams();
+        streams.open_asked(protocol);
     }
     let mut units = false;
     if !streams.rests() {

@@ -1,6 +1,6 @@
 //! Chooses what a connection sends next.
 
-use super::Connection;
+use super::{Connection, StreamState};
 use crate::message::pacing::UNPACED_PACKETS;
 use crate::message::time::Span;
 use crate::message::wire::{self, Flags, HEADER_BYTES, Header, HeaderKind, Headers};
@@ -253,6 +253,13 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             Some((sent, came)) => (sent.wrapping_add(now.ticks().wrapping_sub(came.ticks())), Flags::ECHO),
             None => (0, Flags::NONE),
         };
+        let asked = match self.stream {
+            StreamState::Wanted => {
+                self.stream = StreamState::None;
+                Flags::STREAM
+            }
+            StreamState::None | StreamState::Open => Flags::NONE,
+        };
         let credit = self.receive.credit();
         (self.acks.credit_told, self.acks.told) = (credit, now);
         // A packet cannot report what arrived after a missing one: the acknowledgement that does stays due.
@@ -261,7 +268,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         }
         Header {
             kind,
-            flags: flags.with(echo_flag).with_if(self.agreed.crc, Flags::CRC),
+            flags: flags.with(echo_flag).with(asked).with_if(self.agreed.crc, Flags::CRC),
             marked: self.acks.marked,
             to: self.agreed.remote_id,
             sequence: sequence::narrow(number),

@@ -51,8 +51,10 @@ pub(super) struct Agreed {
     pub(super) first_received: u32,
     /// The peer's credit at the start, in packets.
     pub(super) credit: u32,
-    /// The key with which a stream to the peer begins, if the peer accepts one.
+    /// The key that the peer gave for streams, if it takes part in them.
     pub(super) stream_key: Option<NonZeroU64>,
+    /// This end asked for the connection: it opens the streams.
+    pub(super) is_client: bool,
     /// The peer may register memory for this end.
     pub(super) knows_placement: bool,
 }
@@ -130,11 +132,20 @@ pub(super) struct Connection<S, R> {
     pub(super) linger: Option<Linger>,
     /// It is for puts, beside another one: the caller does not know of it.
     pub(super) is_beside: bool,
-    /// Units may be sent: there is a stream.
-    pub(super) has_stream: bool,
+    pub(super) stream: StreamState,
     slowness: Option<Slowness>,
     /// The contradictions in its acknowledgements, the last of which may be long ago.
     contradictions: Option<Contradictions>,
+}
+
+/// What there is of a stream beside the datagrams (docs/protocol.md §16.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StreamState {
+    None,
+    /// None: the next datagram asks the client for one.
+    Wanted,
+    /// Units may be sent.
+    Open,
 }
 
 /// The acknowledgements that the peer has yet to get.
@@ -197,7 +208,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             unheard: false,
             linger: None,
             is_beside: false,
-            has_stream: false,
+            stream: StreamState::None,
             slowness: None,
             contradictions: None,
             agreed,

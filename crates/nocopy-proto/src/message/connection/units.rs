@@ -1,7 +1,7 @@
 //! What a connection decides about units, which go by a stream (docs/protocol.md §16).
 
-use super::Connection;
 use super::arrivals::ACK_PACKETS;
+use super::{Connection, StreamState};
 use crate::message::receive_window::Arrival;
 use crate::message::time::Span;
 use crate::message::wire::{Flags, HEADER_BYTES, Header, HeaderKind, Ranges, Unit};
@@ -15,13 +15,19 @@ const UNIT_BYTES_MAX: usize = 262_112;
 const TELL_INTERVAL: Span = Span::from_millis(100);
 
 impl<S, R: AsRef<[u8]>> Connection<S, R> {
+    /// Whether units may be sent.
+    #[inline]
+    pub(in crate::message) fn has_stream(&self) -> bool {
+        self.stream == StreamState::Open
+    }
+
     /// The unit to send next, if it may be sent now.
     pub(in crate::message) fn next_unit(&mut self, now: Time) -> Option<Unit> {
         let place = self.send.next_unit()?;
         let end = place.sequence + u64::from(place.span);
         // An urgent acknowledgement and a probe go by datagram, because a unit may wait in its stream.
         let says_first = self.acks.now || self.probe_due;
-        if !self.has_stream || !self.confirmed || end > self.credit || says_first {
+        if !self.has_stream() || !self.confirmed || end > self.credit || says_first {
             return None;
         }
         let stops = end == self.credit;
@@ -53,7 +59,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             && self.room() >= span as usize
             && end <= self.credit
             && span <= self.agreed.credit
-            && self.has_stream
+            && self.has_stream()
             && self.confirmed
             && !self.acks.now
             && !self.probe_due

@@ -34,10 +34,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                     let (counters, free) = (&mut self.counters, &mut self.acknowledged);
                     connection.handle_acknowledgement(now, &header, ranges, counters, free);
                     connection.handle_question(now, &header);
+                    let asks = header.flags.contains(Flags::STREAM);
                     if let Some(deadline) = connection.deadline_at_rest() {
                         self.timers.put_off(now, index, deadline);
                     }
                     self.after_packet(now, index);
+                    if asks {
+                        self.note_asking(index);
+                    }
                 }
                 Some(datagram)
             }
@@ -149,6 +153,9 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                 let receive = &connection.receive;
                 self.admission.came(index, receive.kept(), receive.ready() > 0, receive.is_unfinished());
                 self.after_packet(now, index);
+                if header.flags.contains(Flags::STREAM) {
+                    self.note_asking(index);
+                }
                 if self.admission.is_short() {
                     self.end_stalled();
                 }

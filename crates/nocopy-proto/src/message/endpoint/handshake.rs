@@ -131,7 +131,7 @@ fn said_of_placement(settings: &Settings) -> Placement {
 }
 
 /// The settings of a connection, from the parameters of both ends.
-fn agreed(path: Path, remote_id: u64, ours: &Parameters, theirs: &Parameters) -> Agreed {
+fn agreed(path: Path, remote_id: u64, is_client: bool, ours: &Parameters, theirs: &Parameters) -> Agreed {
     let crc = ours.crc || theirs.crc;
     Agreed {
         path,
@@ -144,6 +144,7 @@ fn agreed(path: Path, remote_id: u64, ours: &Parameters, theirs: &Parameters) ->
         credit: theirs.initial_credit,
         // Streams are not used with checksums: units have none.
         stream_key: theirs.stream_key.filter(|_| !crc),
+        is_client,
         knows_placement: theirs.placement == Placement::Known,
     }
 }
@@ -199,7 +200,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                     },
                 };
                 let ours = parameters(&self.settings, first_sequence, self.stream_key(server_id));
-                let agreed = agreed(self.path_of(from), client_id, &ours, &theirs);
+                let agreed = agreed(self.path_of(from), client_id, false, &ours, &theirs);
                 let mut connection = Connection::new(agreed, &self.settings, now);
                 (connection.is_joined, connection.is_beside) = (attempt.is_some(), is_beside);
                 self.establish(index, connection, attempt.is_none());
@@ -244,7 +245,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             return; // of a Connect before the last one, or of none at all
         }
         let ours = parameters(&connecting.settings, connecting.first_sequence, connecting.stream_key);
-        let agreed = agreed(connecting.path, accept.server_id, &ours, &accept.parameters);
+        let agreed = agreed(connecting.path, accept.server_id, true, &ours, &accept.parameters);
         let mut connection = Connection::new(agreed, &self.settings, now);
         connection.confirm();
         connection.is_beside = self.entries[index as usize].beside.is_some();

@@ -87,6 +87,8 @@ pub struct Endpoint<S, R> {
     takes_puts: bool,
     events: Events,
     answers: Answers,
+    /// Peers that have asked for a stream.
+    asking: Vec<Peer>,
     pub(super) released: Vec<R>,
     acknowledged: Vec<S>,
     admission: Admission,
@@ -182,6 +184,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             takes_puts: false,
             events: Events::default(),
             answers: Answers::default(),
+            asking: Vec::new(),
             released: Vec::new(),
             acknowledged: Vec::new(),
             no_packets: Shortage::default(),

@@ -3,10 +3,14 @@
 
 use std::net::IpAddr;
 
-use super::{Endpoint, State, index_of};
+use super::{Endpoint, Entry, State, index_of};
+use crate::message::connection::{Agreed, StreamState};
 use crate::message::receive_window::{Arrival, placed};
 use crate::message::wire::{AbortReason, Attach, Attached, HEADER_BYTES, Unit};
 use crate::message::{Gone, LostReason, Path, Peer, QueueError, Time, sequence};
+
+/// The most peers that wait for a stream which this end has to open.
+const ASKING_MAX: usize = 64;
 
 /// What to do with a unit whose header has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,18 +45,51 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         self.open(peer).is_ok()
     }
 
-    /// Where a stream to a peer goes and what it begins with, if the peer takes one, and knows of the
-    /// connection.
+    /// Wants a stream to a peer, if that takes part in streams, and knows of the connection. The client has
+    /// to open it: returns where it goes and what it begins with. The server asks the client for it, by its
+    /// next datagram.
     ///
     /// # Errors
     /// The peer is gone.
-    pub fn stream_to(&self, peer: Peer) -> Result<Option<(Path, Attach)>, Gone> {
-        let Some(connection) = self.open(peer)?.filter(|connection| connection.confirmed) else {
+    pub fn want_stream(&mut self, peer: Peer) -> Result<Option<(Path, Attach)>, Gone> {
+        let Some(connection) = self.open_mut(peer)?.filter(|connection| connection.confirmed) else {
             return Ok(None);
         };
+        let Agreed { remote_id: to, path, stream_key: Some(key), is_client, .. } = connection.agreed else {
+            return Ok(None);
+        };
+        if !is_client {
+            if connection.stream == StreamState::None {
+                connection.stream = StreamState::Wanted;
+            }
+            return Ok(None);
+        }
         let from = self.entries[peer.index()].id;
-        let (to, at) = (connection.agreed.remote_id, connection.agreed.path);
-        Ok(connection.agreed.stream_key.map(|key| (at, Attach { to, from, key })))
+        Ok(Some((path, Attach { to, from, key })))
+    }
+
+    /// The next peer that has asked for a stream, which this end, the client, has to
+    /// [open](Self::want_stream). A peer that asks although it has one has lost it.
+    #[inline]
+    pub fn asks_for_stream(&mut self) -> Option<Peer> {
+        self.asking.pop()
+    }
+
+    /// Notes that the peer of a connection asks for a stream. It does so again while it wants one, so not all
+    /// need be kept.
+    #[cold]
+    pub(super) fn note_asking(&mut self, index: u32) {
+        let Entry { generation, state, .. } = &self.entries[index as usize];
+        let peer = Peer { index, generation: *generation };
+        if let State::Open(connection) = state
+            && connection.agreed.is_client
+            && connection.agreed.stream_key.is_some()
+            && self.settings.streams
+            && self.asking.len() < ASKING_MAX
+            && !self.asking.contains(&peer)
+        {
+            self.asking.push(peer);
+        }
     }
 
     /// The peer of a stream that came from this address and begins with these bytes, and the answer to send;
@@ -69,6 +106,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         let is_its = connection.agreed.path.remote.ip() == from
             && connection.agreed.remote_id == attach.from
             && key == Some(attach.key)
+            && !connection.agreed.is_client
             && !connection.agreed.crc;
         if !is_its {
             return None;
@@ -81,13 +119,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some((peer, Attached { to: attach.from }))
     }
 
-    /// Whether units to a peer are to be sent by a stream that this end opened, if each end has opened one:
-    /// where both directions have the same, TCP acknowledges one by the other's data.
-    pub fn prefers_own_stream(&self, peer: Peer) -> bool {
-        let remote_id = self.open(peer).ok().flatten().map(|connection| connection.agreed.remote_id);
-        remote_id.is_none_or(|remote_id| self.entries[peer.index()].id < remote_id)
-    }
-
     /// There is a stream to a peer: units may be sent by it.
     ///
     /// # Errors
@@ -98,7 +129,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     pub fn stream_opened(&mut self, peer: Peer) -> Result<(), Gone> {
         if let Some(connection) = self.open_mut(peer)? {
             assert!(connection.send.first_unit().is_none(), "units of another stream are left");
-            connection.has_stream = true;
+            connection.stream = StreamState::Open;
             self.touch(peer.index);
         }
         Ok(())
@@ -108,14 +139,14 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// sent already must become packets in any case: [`next_cut`](Self::next_cut).
     pub fn stream_cut(&mut self, peer: Peer) {
         if let Ok(Some(connection)) = self.open_mut(peer) {
-            connection.has_stream = false;
+            connection.stream = StreamState::None;
         }
     }
 
     /// Whether units may be sent to a peer.
     #[inline]
     pub fn has_stream(&self, peer: Peer) -> bool {
-        matches!(self.open(peer), Ok(Some(connection)) if connection.has_stream)
+        matches!(self.open(peer), Ok(Some(connection)) if connection.has_stream())
     }
 
     /// Queues a unit: whole messages with their headers, `bytes` in total, that take `span` sequence numbers,
@@ -143,7 +174,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// The first unit to a peer that has no stream any more; it becomes packets by
     /// [`replace_cut`](Self::replace_cut).
     pub fn next_cut(&mut self, peer: Peer) -> Option<Cut<'_, S>> {
-        let connection = self.open_mut(peer).ok().flatten().filter(|connection| !connection.has_stream)?;
+        let connection = self.open_mut(peer).ok().flatten().filter(|connection| !connection.has_stream())?;
         let payload_bytes_max = connection.agreed.payload_bytes_max();
         let (place, unit) = connection.send.first_unit()?;
         Some(Cut { peer, unit, packets: place.span as usize, payload_bytes_max })

@@ -9,7 +9,13 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn streams(from_bytes: usize) -> StreamSettings {
-    StreamSettings { from_bytes, memory_units: 16, cut_after: None, stall: Duration::ZERO }
+    StreamSettings {
+        from_bytes,
+        memory_units: 16,
+        cut_after: None,
+        stall: Duration::ZERO,
+        opens_at_once: true,
+    }
 }
 
 /// Sends much in both directions, longer messages by streams with these settings; returns the units sent, and
@@ -81,6 +87,16 @@ fn units_are_no_wider_than_the_window_of_the_peer() {
     assert!(units > 5, "{units} units");
 }
 
+/// The server asks for it by its datagrams, of which some are lost; both ends send by it then.
+#[test]
+fn a_client_opens_a_stream_when_it_is_asked() {
+    for (name, link) in disturbances() {
+        let asked = StreamSettings { opens_at_once: false, ..streams(500) };
+        let (units, _) = both_ways(2, &link, [Some(asked.clone()), Some(asked)]);
+        assert!(units > 20, "{name}: {units} units");
+    }
+}
+
 #[test]
 fn an_end_without_streams_gets_datagrams() {
     for ends in [[Some(streams(0)), None], [None, Some(streams(0))]] {
@@ -95,7 +111,7 @@ fn a_stream_is_attached_by_id_key_and_address() {
     let quiet = Traffic { finish: false, ..Traffic::of(1, Sizes::Bytes(10)) };
     let peer = world.connect(client, server, Some(quiet));
     world.run(SECOND);
-    let (path, attach) = world.endpoint(client).stream_to(peer).unwrap().expect("both use streams");
+    let (path, attach) = world.endpoint_mut(client).want_stream(peer).unwrap().expect("both use streams");
     assert_eq!(path.remote, world.address(server));
     let from = world.address(client).ip();
     let mut attaches = |attach| world.endpoint_mut(server).attach(from, &attach).map(|(_, answer)| answer.to);

@@ -211,7 +211,11 @@ impl Conversation {
             let Some(utterance) = self.next_utterance(now, truth) else { break };
             utterance.write(&truth.flows, &mut self.message);
             let is_long = self.streams_from.is_some_and(|from| self.message.len() >= from);
-            match is_long && endpoint.has_stream(self.peer) {
+            let has_stream = endpoint.has_stream(self.peer);
+            if is_long && !has_stream {
+                let _ = endpoint.want_stream(self.peer);
+            }
+            match is_long && has_stream {
                 true => self.packer.pack_unit(utterance.kind(), &self.message, payload_bytes_max, window),
                 false => self.packer.pack(utterance.kind(), &self.message, payload_bytes_max),
             }

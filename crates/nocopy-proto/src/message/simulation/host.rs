@@ -257,6 +257,7 @@ impl Host {
                 let next = conversation.speak(now, &mut self.endpoint, &mut self.queued, truth);
                 speaks_at = speaks_at.into_iter().chain(next).min();
             }
+            self.wants_streams.extend(std::iter::from_fn(|| self.endpoint.asks_for_stream()));
             self.replace_units(); // that were packed before the stream was cut
             self.collect(truth);
             blocked = self.transmit(now, departures);
@@ -266,6 +267,10 @@ impl Host {
         }
         let reads_at = self.settings.reading.filter(|_| self.is_listening()).map(|_| self.reads_at);
         [blocked.or(self.endpoint.poll_timeout()), speaks_at, reads_at].into_iter().flatten().min()
+    }
+
+    pub(super) fn opens_streams_at_once(&self) -> bool {
+        self.settings.streams.as_ref().is_some_and(|streams| streams.opens_at_once)
     }
 
     fn is_listening(&self) -> bool {
@@ -285,7 +290,7 @@ impl Host {
                 });
                 self.begin(peer, says);
             }
-            if matches!(event, Event::Connected(..)) && self.settings.streams.is_some() {
+            if matches!(event, Event::Connected(..)) && self.opens_streams_at_once() {
                 self.wants_streams.push(peer);
             }
             self.events.push((now, event));

@@ -18,7 +18,7 @@ fn host(link: &LinkSettings, streams: Option<StreamSettings>) -> HostSettings {
 }
 
 fn streams(cut_after: Option<Duration>, stall: Duration) -> StreamSettings {
-    StreamSettings { from_bytes: 4_000, memory_units: 16, cut_after, stall }
+    StreamSettings { from_bytes: 4_000, memory_units: 16, cut_after, stall, opens_at_once: true }
 }
 
 /// Two connected hosts, with the handle that each has of the other.

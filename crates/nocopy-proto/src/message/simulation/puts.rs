@@ -76,7 +76,7 @@ impl Host {
         while let Some(event) = self.endpoint.poll_event_beside() {
             news = true;
             match event {
-                Event::Connected(peer, _) if self.settings.streams.is_some() => self.wants_streams.push(peer),
+                Event::Connected(peer, _) if self.opens_streams_at_once() => self.wants_streams.push(peer),
                 Event::Lost(..) | Event::Closed(_) => {
                     let unknown = (now, Err(PutRefusal::Unknown));
                     self.puts.results.extend(self.puts.asked.drain(..).map(|_| unknown));

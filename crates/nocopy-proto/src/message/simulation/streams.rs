@@ -23,6 +23,8 @@ pub struct StreamSettings {
     pub cut_after: Option<Duration>,
     /// How long nothing passes now and then, at most.
     pub stall: Duration,
+    /// Whether a client opens a stream when it is connected, or only when it is asked.
+    pub opens_at_once: bool,
 }
 
 /// A stream with its two ends, each a host and a peer.

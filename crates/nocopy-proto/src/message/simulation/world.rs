@@ -296,11 +296,16 @@ impl World {
 
     /// Attaches a stream at the other end, if the connection still exists and both ends use streams.
     fn open_stream(&mut self, host: usize, peer: Peer) {
-        let (from, endpoint) = (self.hosts[host].host.address, &self.hosts[host].host.endpoint);
-        let Ok(Some((path, attach))) = endpoint.stream_to(peer) else { return };
+        let Host { address, endpoint, .. } = &mut self.hosts[host].host;
+        let from = *address;
+        let Ok(Some((path, attach))) = endpoint.want_stream(peer) else { return };
         let Some(other) = self.hosts.iter().position(|node| node.host.address == path.remote) else { return };
         let attached = self.hosts[other].host.endpoint.attach(from.ip(), &attach);
         let Some((other_peer, answer)) = attached else { return };
+        let mut ends = [(host, peer), (other, other_peer)].into_iter();
+        if ends.any(|(host, peer)| self.hosts[host].host.endpoint.has_stream(peer)) {
+            return; // it was asked for before it was opened, or the cut is not known yet
+        }
         if answer.to != attach.from {
             self.truth.fault(|| "a stream was attached to another connection".into());
         }

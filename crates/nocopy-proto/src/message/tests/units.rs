@@ -419,7 +419,7 @@ fn an_attached_stream_keeps_the_length_of_packets() {
         "no room: the peer has not acknowledged enough yet; wait for it to be writable",
         "nothing was heard of the peer"
     );
-    assert_eq!(host.stream_to(peer).unwrap(), None, "nor does it know the key");
+    assert_eq!(host.want_stream(peer).unwrap(), None, "nor does it know the key");
     let key = accept.parameters.stream_key.expect("it takes streams");
     let attach = Attach { to: accept.server_id, from: accept.client_id, key };
     let (attached, _) = host.attach(address(client).ip(), &attach).expect("it is right");
@@ -434,6 +434,22 @@ fn an_attached_stream_keeps_the_length_of_packets() {
     framing::lay_unit(cut.unit, cut.payload_bytes_max, |_, is_fresh| packets += usize::from(is_fresh));
     assert_eq!((packets, cut.payload_bytes_max), (span as usize, payload_bytes_max));
     host.replace_cut(peer, vec![Vec::new(); packets].into_iter());
+}
+
+/// Not even with the key that it gave: the client opens the streams.
+#[test]
+fn a_client_attaches_no_stream() {
+    let (mut table, _, server, connect, accept) = answered(&settings());
+    let Ok(Datagram::Connect(wire::Connect { client_id: to, parameters, .. })) = Datagram::parse(&connect)
+    else {
+        panic!("it is a Connect");
+    };
+    let (client, now, mut datagram) = (1 - server, table.now, Vec::new());
+    accept.emit(&mut datagram);
+    table.hosts[client].handle_datagram(now, address(server), false, datagram);
+    let key = parameters.stream_key.expect("it takes part in streams");
+    let attach = Attach { to, from: accept.server_id, key };
+    assert_eq!(table.hosts[client].attach(address(server).ip(), &attach), None);
 }
 
 /// The same for packets that were queued for a peer from which nothing has arrived.

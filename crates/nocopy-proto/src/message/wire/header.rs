@@ -39,11 +39,13 @@ impl Flags {
     pub const FIN: Self = Self(2);
     /// The datagram ends with its CRC32C (§12).
     pub const CRC: Self = Self(4);
+    /// The server asks the client to open a stream (§16.1).
+    pub const STREAM: Self = Self(8);
     /// The field `echo` holds something (§6).
     pub const ECHO: Self = Self(16);
 
     const OF_DATA: Self = Self(Self::OF_ACK.0 | Self::FIN.0);
-    const OF_ACK: Self = Self(Self::ANSWER.0 | Self::CRC.0 | Self::ECHO.0);
+    const OF_ACK: Self = Self(Self::ANSWER.0 | Self::CRC.0 | Self::STREAM.0 | Self::ECHO.0);
 
     /// Whether all of `others` are set.
     #[inline]

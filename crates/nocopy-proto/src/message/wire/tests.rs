@@ -125,7 +125,7 @@ fn a_header_with_a_checksum_flag_and_no_room_for_it_is_refused() {
 #[test]
 fn flags_that_a_kind_does_not_have_are_refused() {
     for (kind, flags) in
-        [(DATA, 8), (DATA, 32), (ACK, Flags::FIN.bits()), (HELLO, 0), (ABORT, 5), (UNKNOWN, 0)]
+        [(DATA, 32), (DATA, 64), (ACK, Flags::FIN.bits()), (HELLO, 0), (ABORT, 5), (UNKNOWN, 0)]
     {
         let mut bytes = [0; 200];
         bytes[..2].copy_from_slice(&[kind, flags]);

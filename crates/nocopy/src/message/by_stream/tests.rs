@@ -380,15 +380,40 @@ fn a_cut_unit_that_fits_does_not_wait_for_a_longer_one() {
     assert_eq!(counter(&left, "units_to_packets"), 2);
 }
 
-/// A peer has at most two streams: one that it opened, and one that was opened to it.
+/// The client opens it, and another one when the server has lost its end, which only that knows.
 #[test]
-fn a_stream_replaces_the_one_its_end_opened_before() {
+fn a_server_asks_for_its_stream() {
+    let (mut left, to_right, mut right) = connected([true, true]);
+    left.send_copy_to(b"hello", to_right).unwrap();
+    left.flush().unwrap();
+    let mut to_left = None;
+    wait_until("the first message", || {
+        to_left = right.try_receive().unwrap().map(|message| message.peer());
+        to_left.is_some()
+    });
+    let to_left = to_left.unwrap();
+    for attached in 1..=2 {
+        wait_until("a stream", || {
+            let _ = right.send_to(vec![7; 100_000], to_left); // unless there is no room
+            right.flush().unwrap();
+            right.wait(Duration::ZERO).unwrap();
+            while left.try_receive().unwrap().is_some() {}
+            counter(&left, "streams_attached") == attached && right.protocol.has_stream(to_left)
+        });
+        right.protocol.stream_cut(to_left);
+    }
+    assert_eq!(counter(&left, "streams_cut"), 1);
+}
+
+/// A peer has at most one stream.
+#[test]
+fn a_stream_replaces_the_one_before() {
     use std::io::{Read, Write};
 
     use nocopy_proto::message::wire::ATTACHED_BYTES;
     let (mut left, to_right, mut right) = connected([true, true]);
     open_stream(&mut left, to_right, &mut right);
-    let (path, attach) = left.protocol.stream_to(to_right).unwrap().unwrap();
+    let (path, attach) = left.protocol.want_stream(to_right).unwrap().unwrap();
     let mut words = Vec::new();
     attach.emit(&mut words);
     let more: Vec<_> = (0..5)

@@ -178,10 +178,6 @@ struct Beside {
     /// Its address.
     from: IpAddr,
     stream: Stream,
-    /// This end opened it.
-    is_ours: bool,
-    /// Units were sent by it.
-    has_sent: bool,
     reading: Reading,
     /// The events polled for: also room to send, or nothing while there is no memory.
     asks: epoll::EventFlags,
@@ -268,7 +264,7 @@ impl Streams {
 
     /// Whether a message of this length goes to a peer by its stream; opens a stream if that would be better.
     #[inline]
-    pub(super) fn takes(&mut self, peer: Peer, bytes: usize, protocol: &Protocol) -> bool {
+    pub(super) fn takes(&mut self, peer: Peer, bytes: usize, protocol: &mut Protocol) -> bool {
         if !protocol.has_peer(peer) {
             return false;
         }
@@ -320,7 +316,7 @@ impl Streams {
 
     /// Notes that a packet to a peer is full, with so many bytes, and another one is begun before the flush;
     /// returns whether more messages are to go by the stream.
-    pub(super) fn note_full_packet(&mut self, peer: Peer, bytes: usize, protocol: &Protocol) -> bool {
+    pub(super) fn note_full_packet(&mut self, peer: Peer, bytes: usize, protocol: &mut Protocol) -> bool {
         let batch = self.batch;
         let (way, choices) = self.way_and_choices(peer);
         if !way.note_full_packet(bytes, batch, choices) {
@@ -348,9 +344,33 @@ impl Streams {
         (&mut self.ways[peer.index()], &mut self.choices)
     }
 
+    /// Opens the streams for which peers have asked, in place of those that they have lost.
+    #[inline]
+    pub(super) fn open_asked(&mut self, protocol: &mut Protocol) {
+        while let Some(peer) = protocol.asks_for_stream() {
+            self.open_again(peer, protocol);
+        }
+    }
+
     #[cold]
-    fn begin_to_open(&mut self, peer: Peer, protocol: &Protocol) {
-        if let Ok(Some((path, attach))) = protocol.stream_to(peer)
+    fn open_again(&mut self, peer: Peer, protocol: &mut Protocol) {
+        // It was asked for before it was opened.
+        if !self.openings.tried_lately(peer, Instant::now()) {
+            self.stream_of(peer).into_iter().for_each(|lost| self.lose(lost));
+            self.begin_to_open(peer, protocol);
+        }
+    }
+
+    /// The stream beside a connection.
+    fn stream_of(&self, peer: Peer) -> Option<u32> {
+        let is_its = |beside: &Option<Beside>| beside.as_ref().is_some_and(|beside| beside.peer == peer);
+        self.all.iter().position(is_its).map(|stream| stream as u32)
+    }
+
+    /// Opens a stream, or asks the peer for one.
+    #[cold]
+    fn begin_to_open(&mut self, peer: Peer, protocol: &mut Protocol) {
+        if let Ok(Some((path, attach))) = protocol.want_stream(peer)
             && self.places.has_one_for(path.remote.ip())
         {
             self.rest = 0;
@@ -446,7 +466,6 @@ impl Streams {
         let (stream, by_reference) = way.unwrap_or((None, false));
         let beside = stream.and_then(|stream| self.all[stream as usize].as_mut());
         let Some((stream, beside)) = stream.zip(beside) else { return self.note_cut(peer) };
-        beside.has_sent = true;
         match self.outgoing.send(number, header, by_reference, beside.stream.sender()) {
             Ok(true) => {}
             Ok(false) if self.to_flush.last() == Some(&stream) => {}
@@ -766,13 +785,11 @@ impl Streams {
 
     /// Adds an attached stream: it is read, and used to send if the peer has no other.
     fn attach(&mut self, attached: Attached, protocol: &mut Protocol) {
-        let Attached { peer, stream, is_ours } = attached;
+        let Attached { peer, stream } = attached;
         let Ok(Some(PeerStats { address, .. })) = protocol.statistics(peer) else { return }; // it is closed
         let from = address.ip();
-        // Each end opens one at a time: it has given that one up.
-        let is_former = |beside: &Beside| (beside.peer, beside.is_ours) == (peer, is_ours);
-        if let Some(former) = self.all.iter().position(|beside| beside.as_ref().is_some_and(is_former)) {
-            self.lose(former as u32);
+        if let Some(former) = self.stream_of(peer) {
+            self.lose(former); // the client has given it up
         }
         if !self.places.has_one_for(from) {
             return;
@@ -783,8 +800,7 @@ impl Streams {
         let number = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
         let (asks, reading) = (epoll::EventFlags::IN, Reading::new());
         let (progress, placing) = (Progress::new(self.lacked), Progress::new(self.attended));
-        let mut beside =
-            Beside { peer, from, stream, is_ours, has_sent: false, reading, asks, progress, placing };
+        let mut beside = Beside { peer, from, stream, reading, asks, progress, placing };
         let data = epoll::EventData::new_u64(number as u64);
         if epoll::modify(&self.poll, beside.stream.receiver().kernel_socket(), data, asks).is_err() {
             return; // it is closed, and the peer goes on by datagrams
@@ -796,12 +812,7 @@ impl Streams {
         }
         self.all[number] = Some(beside);
         self.places.take(number as u32, from);
-        let is_usable = match self.way(peer).stream {
-            None => !self.cut.contains(&peer) && protocol.stream_opened(peer).is_ok(),
-            // Units that are on their way by the other stream keep their order by their numbers.
-            Some(_) => is_ours == protocol.prefers_own_stream(peer),
-        };
-        if is_usable {
+        if !self.cut.contains(&peer) && protocol.stream_opened(peer).is_ok() {
             self.way(peer).stream = Some(number as u32);
         }
     }
@@ -820,11 +831,9 @@ impl Streams {
         self.to_flush.retain(|other| *other != stream);
         self.past_sent += beside.stream.sender().ledger();
         let peer = beside.peer;
-        if let Some(way) = self.known_way(peer) {
-            let was_in_use = way.stream.take_if(|current| *current == stream).is_some();
-            if was_in_use || beside.has_sent {
-                self.note_cut(peer);
-            }
+        let used = self.known_way(peer).and_then(|way| way.stream.take_if(|current| *current == stream));
+        if used.is_some() {
+            self.note_cut(peer);
         }
     }
 
@@ -922,15 +931,10 @@ impl Streams {
     /// Notes that all units of the peer have become packets, so that another stream may be used.
     pub(super) fn cut_is_over(&mut self, protocol: &mut Protocol) {
         let Some(peer) = self.cut.pop_front() else { return };
-        let prefers_own = protocol.prefers_own_stream(peer);
-        let all = self.all.iter().enumerate();
-        let its = all.filter_map(|(stream, beside)| {
-            beside.as_ref().filter(|beside| beside.peer == peer).zip(Some(stream))
-        });
-        if let Some((_, stream)) = its.max_by_key(|(beside, _)| beside.is_ours == prefers_own)
+        if let Some(stream) = self.stream_of(peer)
             && protocol.stream_opened(peer).is_ok()
         {
-            self.way(peer).stream = Some(stream as u32);
+            self.way(peer).stream = Some(stream);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Streams before they are attached: those that this end opens, and accepted ones that have not named their
-//! connection yet.
+//! Streams before they are attached: those that this end, a client, opens, and those that a server has
+//! accepted, and that have not named their connection yet.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -32,8 +32,6 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct Attached {
     pub(super) peer: Peer,
     pub(super) stream: Stream,
-    /// This end opened it.
-    pub(super) is_ours: bool,
 }
 
 /// All that are not attached.
@@ -48,7 +46,7 @@ pub(super) struct Openings {
     unattached: Vec<Unattached>,
     /// That this end opens.
     opened: Vec<Opened>,
-    /// Peers to which one was tried lately, and when.
+    /// Peers to which one was tried, or attached, lately, and when.
     tried: Vec<(Peer, Instant)>,
 }
 
@@ -109,8 +107,7 @@ impl Openings {
     /// Begins to open a stream to a peer, unless that was tried just before, or too many are being opened.
     pub(super) fn begin(&mut self, peer: Peer, path: &Path, attach: Attach, poll: &OwnedFd) {
         let (since, to) = (Instant::now(), path.remote);
-        self.tried.retain(|(_, tried)| since - *tried < AGAIN_AFTER);
-        if self.tried.iter().any(|(tried, _)| *tried == peer) {
+        if self.tried_lately(peer, since) {
             return;
         }
         if !may_wait(self.opened.iter().map(|other| other.to), to.ip()) {
@@ -126,6 +123,12 @@ impl Openings {
             let step = Step::Connecting(Box::new(opening));
             self.opened.push(Opened { peer, to: to.ip(), attach, step, since });
         }
+    }
+
+    /// Whether a stream to a peer was tried, or attached, just before.
+    pub(super) fn tried_lately(&mut self, peer: Peer, at: Instant) -> bool {
+        self.tried.retain(|(_, tried)| at.saturating_duration_since(*tried) < AGAIN_AFTER);
+        self.tried.iter().any(|(tried, _)| *tried == peer)
     }
 
     /// The longest wait before [`next`](Self::next) must be called.
@@ -210,7 +213,7 @@ impl Openings {
             if let Some((peer, answer)) = attached
                 && say(&mut stream, |words| answer.emit(words))
             {
-                return Some(Attached { peer, stream, is_ours: false });
+                return Some(Attached { peer, stream });
             }
             counters.streams_refused += 1;
         }
@@ -232,7 +235,8 @@ impl Openings {
             if let Step::Asked(stream, _) = step
                 && is_answered
             {
-                return Some(Attached { peer, stream: *stream, is_ours: true });
+                self.tried.push((peer, at));
+                return Some(Attached { peer, stream: *stream });
             }
         }
         None
