@@ -71,8 +71,8 @@ const LOOKS_AWAKE: u32 = 256;
 const LOOKS_A_DATAGRAM: u32 = 8;
 /// That is so after this many looks in a row that found units and no datagrams.
 const STREAK: u32 = 4;
-/// While messages go by datagrams, too, a stream reads or sends at most this many bytes before datagrams have
-/// their turn.
+/// A look at a stream ends after so many bytes: they are in the cache when the program reads them, and
+/// datagrams have their turn. While messages go by datagrams, too, a stream sends at most as many.
 const TURN_BYTES: usize = 128 << 10;
 /// Streams take such turns for this many looks after a message that went by a datagram.
 const TURNS: u32 = 256;
@@ -482,13 +482,8 @@ impl Streams {
         }
     }
 
-    /// How many bytes a stream may read or send at a time.
-    fn turn_bytes(&self) -> usize {
-        if self.turns > 0 { TURN_BYTES } else { usize::MAX }
-    }
-
     fn flush_one(&mut self, stream: u32) {
-        let most = self.turn_bytes();
+        let most = if self.turns > 0 { TURN_BYTES } else { usize::MAX };
         let Some(beside) = self.all[stream as usize].as_mut() else { return };
         let was_stuck = beside.asks.contains(epoll::EventFlags::OUT);
         match beside.stream.sender().try_flush_some(most) {
@@ -709,7 +704,6 @@ impl Streams {
     }
 
     fn read(&mut self, stream: u32, now: &mut Moment<'_>, protocol: &mut Protocol) -> bool {
-        let most = self.turn_bytes();
         let Self { all, memory, .. } = self;
         let Some(beside) = all.get_mut(stream as usize).and_then(Option::as_mut) else { return false };
         let (was_within, was_waiting) = (beside.reading.is_within(), beside.reading.is_waiting());
@@ -717,7 +711,8 @@ impl Streams {
         beside.stream.sender().reap();
         memory.is_for(beside.from);
         let was_placed = beside.reading.is_placed();
-        let read = beside.reading.read(most, beside.stream.receiver(), memory, now, beside.peer, protocol);
+        let read =
+            beside.reading.read(TURN_BYTES, beside.stream.receiver(), memory, now, beside.peer, protocol);
         let (counts, is_waiting) = (beside.reading.counts, beside.reading.is_waiting());
         self.waiting = self.waiting + u32::from(is_waiting) - u32::from(was_waiting);
         let is_placed = beside.reading.is_placed();
