@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::Path;
 use std::process::Stdio;
 
 use crate::process_state::{is_descriptor_ready, wait_until, wait_until_asleep_in_call};
@@ -83,13 +82,14 @@ fn pipes_are_sent_by_path_and_as_standard_input() {
 #[test]
 fn an_interrupt_ends_a_sender_that_waits_for_a_pipe_writer() {
     let fifo = create_fifo("no-writer");
+    let opened = fs::canonicalize(fifo.path()).unwrap(); // as the kernel names it
     for scheme in ["tcp", "udp"] {
         let (receiver, at, _) = start_receiver_with_errors(scheme, "127.0.0.1", &["--json"]);
         let sender = start_sender(scheme, at, &["--json", "--file", fifo.path()]);
         // By then it catches signals, too.
         wait_until("it has opened the pipe", || {
             let links = fs::read_dir(format!("/proc/{}/fd", sender.id())).unwrap().flatten();
-            links.filter_map(|one| fs::read_link(one.path()).ok()).any(|link| link == Path::new(fifo.path()))
+            links.filter_map(|one| fs::read_link(one.path()).ok()).any(|link| link == opened)
         });
         sender.signal(Signal::INT);
         let (sent, _) = sender.wait_for_summary();
