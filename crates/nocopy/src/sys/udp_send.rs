@@ -432,6 +432,7 @@ pub(crate) fn send_to_destination(
 ) -> io::Result<()> {
     let with_controls =
         |segment_bytes| send_with_controls(socket, bytes, segment_bytes, to.address, to.controls, flags);
+    // Apart, so that one datagram costs nothing for what is cut.
     match segment_bytes {
         Some(_) => with_controls(segment_bytes),
         None if to.controls.is_some() => with_controls(None),

@@ -341,7 +341,7 @@ impl NonblockingSender {
             return false; // it is tried anew, and the error looked into
         }
         let bytes = bytes.len();
-        let evidence = self.policy.copied_evidence(count, bytes);
+        let evidence = self.policy.copied_evidence(count, bytes); // the length matters for one datagram only
         self.count_sent(count, bytes, Some(evidence));
         self.queue.free_only(evidence);
         true

@@ -142,7 +142,7 @@ pub(super) struct Connection<S, R> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamState {
     None,
-    /// None: the next datagram asks the client for one.
+    /// There is none, and the next datagram asks the client for one.
     Wanted,
     /// Units may be sent.
     Open,

@@ -34,12 +34,11 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                     let (counters, free) = (&mut self.counters, &mut self.acknowledged);
                     connection.handle_acknowledgement(now, &header, ranges, counters, free);
                     connection.handle_question(now, &header);
-                    let asks = header.flags.contains(Flags::STREAM);
                     if let Some(deadline) = connection.deadline_at_rest() {
                         self.timers.put_off(now, index, deadline);
                     }
                     self.after_packet(now, index);
-                    if asks {
+                    if header.flags.contains(Flags::STREAM) {
                         self.note_asking(index);
                     }
                 }

@@ -71,7 +71,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
     /// The next peer that has asked for a stream, which this end, the client, has to
     /// [open](Self::want_stream). A peer that asks although it has one has lost it.
     #[inline]
-    pub fn asks_for_stream(&mut self) -> Option<Peer> {
+    pub fn next_asking(&mut self) -> Option<Peer> {
         self.asking.pop()
     }
 

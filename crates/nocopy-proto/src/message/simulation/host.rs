@@ -257,7 +257,7 @@ impl Host {
                 let next = conversation.speak(now, &mut self.endpoint, &mut self.queued, truth);
                 speaks_at = speaks_at.into_iter().chain(next).min();
             }
-            self.wants_streams.extend(std::iter::from_fn(|| self.endpoint.asks_for_stream()));
+            self.wants_streams.extend(std::iter::from_fn(|| self.endpoint.next_asking()));
             self.replace_units(); // that were packed before the stream was cut
             self.collect(truth);
             blocked = self.transmit(now, departures);

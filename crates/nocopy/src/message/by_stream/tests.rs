@@ -392,17 +392,19 @@ fn a_server_asks_for_its_stream() {
         to_left.is_some()
     });
     let to_left = to_left.unwrap();
-    for attached in 1..=2 {
-        wait_until("a stream", || {
+    for _ in 0..2 {
+        let before = counter(&left, "streams_attached");
+        wait_until("another stream", || {
             let _ = right.send_to(vec![7; 100_000], to_left); // unless there is no room
             right.flush().unwrap();
             right.wait(Duration::ZERO).unwrap();
             while left.try_receive().unwrap().is_some() {}
-            counter(&left, "streams_attached") == attached && right.protocol.has_stream(to_left)
+            counter(&left, "streams_attached") > before && right.protocol.has_stream(to_left)
         });
         right.protocol.stream_cut(to_left);
     }
-    assert_eq!(counter(&left, "streams_cut"), 1);
+    // Two, unless the machine stalls: each in the place of the one before.
+    assert_eq!(counter(&left, "streams_cut"), counter(&left, "streams_attached") - 1);
 }
 
 /// A peer has at most one stream.

@@ -347,18 +347,20 @@ impl Streams {
     /// Opens the streams for which peers have asked, in place of those that they have lost.
     #[inline]
     pub(super) fn open_asked(&mut self, protocol: &mut Protocol) {
-        while let Some(peer) = protocol.asks_for_stream() {
+        while let Some(peer) = protocol.next_asking() {
             self.open_again(peer, protocol);
         }
     }
 
     #[cold]
     fn open_again(&mut self, peer: Peer, protocol: &mut Protocol) {
-        // It was asked for before it was opened.
-        if !self.openings.tried_lately(peer, Instant::now()) {
-            self.stream_of(peer).into_iter().for_each(|lost| self.lose(lost));
-            self.begin_to_open(peer, protocol);
+        if self.openings.tried_lately(peer, Instant::now()) {
+            return; // it was asked for before it was opened
         }
+        if let Some(lost) = self.stream_of(peer) {
+            self.lose(lost);
+        }
+        self.begin_to_open(peer, protocol);
     }
 
     /// The stream beside a connection.
