@@ -220,7 +220,7 @@ impl NonblockingReceiver {
             self.failure =
                 tcp_receive::wait_for_bytes(self.socket.as_fd(), bytes).err().or(self.failure.take());
             self.set_timeout(timeout)?;
-            self.chooser.restart_clock();
+            self.chooser.end_wait();
         }
         Ok(())
     }
@@ -257,7 +257,7 @@ impl NonblockingReceiver {
 
     fn receive_into(&mut self, buffer: &mut [u8], waits: bool) -> Result<usize, ReceiveError> {
         if waits && self.chooser.is_measuring() {
-            // Waiting must not be measured, so it is done before.
+            // Work and waiting are measured apart, so it is done before.
             match tcp_receive::receive(self.socket.as_fd(), buffer, false) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.has_arrived(waits)?,
                 received => return received.map_err(ReceiveError::from_errno),
@@ -370,8 +370,7 @@ impl NonblockingReceiver {
     /// Whether data has arrived; may wait for it.
     fn has_arrived(&mut self, waits: bool) -> Result<bool, ReceiveError> {
         let is_there = self.retry_interrupted(|socket| tcp_receive::has_data(socket, waits))?;
-        // The time of a wait is not a cost.
-        self.chooser.restart_clock();
+        self.chooser.end_wait();
         Ok(is_there)
     }
 
