@@ -63,15 +63,15 @@ const MEASUREMENTS: [JobMeasurement; JOBS.len()] = [
     (&tcp::receive::TCP_RECEIVE, |run| run.run_series(tcp::receive::series_of_testbed(&run.tcp_testbed()?))),
     (&tcp::proxy::TCP_PROXY, |run| run.run_series(tcp::proxy::build_series(&run.tcp_testbed()?))),
     (&messages::latency::MESSAGE_LATENCY, |run| {
-        let stage = messages::with_one_congestion_control(run.make_private_site_pair()?)?;
+        let stage = run.make_private_site_pair()?.with_congestion_control()?;
         run.run_series(messages::latency::series_of_length(&stage, 64))
     }),
     (&messages::stream::MESSAGE_STREAM, |run| {
-        let stage = messages::with_one_congestion_control(run.make_private_site_pair()?)?;
+        let stage = run.make_private_site_pair()?.with_congestion_control()?;
         run.run_series(messages::stream::series_of_length(&stage, 64))
     }),
     (&messages::stream::MESSAGE_STREAM, |run| {
-        let stage = messages::with_one_congestion_control(run.make_private_site_pair()?)?;
+        let stage = run.make_private_site_pair()?.with_congestion_control()?;
         run.run_series(messages::stream::series_of_length(&stage, 1 << 20))
     }),
     (&packet_send::PACKET_SEND, |run| {

@@ -20,6 +20,11 @@ pub(crate) const USUAL_MTU_BYTES: u32 = 1500;
 /// The MTU of stages for long frames.
 pub(crate) const LONG_MTU_BYTES: u32 = 9000;
 
+/// Of all TCP connections that are measured. bbr paces; cubic leaves slow start when it sees round trips grow
+/// (HyStart), which on a virtual wire is chance: it then sends at a tenth to a half of what the wire takes.
+/// Every kernel lets a namespace have this one as its default.
+pub(crate) const CONGESTION_CONTROL: &str = "reno";
+
 const CONGESTION_SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// One side: an interface, the namespace it is in, and the processors its threads run on.
@@ -85,6 +90,14 @@ impl SitePair {
         Ok(Self { lab: Some(lab), ..sites })
     }
 
+    /// As [`in_private_lab`](Self::in_private_lab), for TCP: each side receives on one processor, the one
+    /// that the other side's first thread sends on. Otherwise a connection's packets that are sent by calls
+    /// overtake those that are sent when acknowledgements arrive, and TCP takes them for lost.
+    pub(crate) fn in_private_lab_in_order(lab: Builder) -> Result<Self, Failure> {
+        let [first, second] = two_processors()?;
+        Self::in_private_lab(lab.receive_on([second, first]))
+    }
+
     /// As [`in_private_lab`](Self::in_private_lab), with single TCP segments on the wire: the kernel cuts
     /// data before the sender's interface. Otherwise the interface would pass it on whole, and GRO would
     /// have nothing to join.
@@ -96,20 +109,20 @@ impl SitePair {
         Ok(stage)
     }
 
-    /// Sets the TCP congestion control of both sides' namespaces, which must be private: that of sockets that
-    /// set none.
-    pub(crate) fn with_congestion_control(self, name: &'static str) -> Result<Self, Failure> {
+    /// Sets [`CONGESTION_CONTROL`] in both sides' namespaces, which must be private: that of sockets that set
+    /// none.
+    pub(crate) fn with_congestion_control(self) -> Result<Self, Failure> {
         let set = || {
-            fs::write(CONGESTION_SETTING, name)?;
+            fs::write(CONGESTION_SETTING, CONGESTION_CONTROL)?;
             match fs::read_to_string(CONGESTION_SETTING)?.trim() {
-                found if found == name => Ok(()),
+                found if found == CONGESTION_CONTROL => Ok(()),
                 found => Err(io::Error::other(format!("the kernel keeps '{found}'"))),
             }
         };
         for site in [&self.sender, &self.receiver] {
             let doing = "set the congestion control of its namespace";
             site.run(set).map_err(Failure::step(
-                name,
+                CONGESTION_CONTROL,
                 doing,
                 "load its module, and mount /proc/sys writable",
             ))?;

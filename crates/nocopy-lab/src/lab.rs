@@ -48,6 +48,7 @@ pub struct Builder {
     mtu: u32,
     queues: u32,
     gro: [bool; 2],
+    processors: Option<[usize; 2]>,
 }
 
 impl Lab {
@@ -61,7 +62,7 @@ impl Lab {
 
     /// Options first.
     pub fn builder() -> Builder {
-        Builder { mtu: 1500, queues: 1, gro: [false; 2] }
+        Builder { mtu: 1500, queues: 1, gro: [false; 2], processors: None }
     }
 
     /// A lab of two interfaces that exist already in the calling thread's namespace and are wired to each
@@ -163,6 +164,17 @@ impl Builder {
         self
     }
 
+    /// The processors on which packets are received, at the left end and at the right, as a card receives all
+    /// packets of a connection on one. Otherwise veth receives on whatever processor sends, so that packets
+    /// of a connection that two processors send overtake each other.
+    ///
+    /// Set by receive packet steering (RPS): the kernel's Documentation/networking/scaling.rst. Nothing is
+    /// set before Linux 6.3, which has no default for new interfaces.
+    pub fn receive_on(mut self, processors: [usize; 2]) -> Self {
+        self.processors = Some(processors);
+        self
+    }
+
     /// Makes the lab; both ends are up and have carrier when it returns.
     ///
     /// # Errors
@@ -172,6 +184,10 @@ impl Builder {
         let left = self.veth_end_settings(NAMES[0], [0x02, 0x6e, 0x63, 0, 0, 1]);
         let right = self.veth_end_settings(NAMES[1], [0x02, 0x6e, 0x63, 0, 0, 2]);
         let ends = (new_quiet_namespace()?, new_quiet_namespace()?);
+        if let Some([left, right]) = self.processors {
+            steer_new_interfaces(&ends.0, left)?;
+            steer_new_interfaces(&ends.1, right)?;
+        }
         link::create_veth_pair(&ends.0, &left, &ends.1, &right)?;
         let lab = Lab {
             left: End::configure(ends.0, left.name, left.mac, LEFT_IPV4, (RIGHT_IPV4, right.mac))?,
@@ -405,16 +421,36 @@ pub(crate) fn new_quiet_namespace() -> Result<Namespace, Error> {
 
 /// Turns off router solicitations and duplicate address detection, whose frames would disturb counts.
 fn silence_ipv6(namespace: &Namespace) -> Result<(), Error> {
-    namespace.run(|| {
-        ["all", "default"].iter().try_for_each(|scope| {
-            let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
-            match fs::write(&path, "1") {
-                // No such file: a kernel without IPv6 is silent anyway.
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(Error::Setting { path, source: error })
-                }
-                _ => Ok(()),
-            }
-        })
-    })
+    // A kernel without IPv6 is silent anyway.
+    ["all", "default"]
+        .iter()
+        .try_for_each(|scope| set(namespace, format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1"))
+}
+
+/// Has interfaces that are made in `namespace` from now on receive on `processor`.
+fn steer_new_interfaces(namespace: &Namespace, processor: usize) -> Result<(), Error> {
+    set(namespace, "/proc/sys/net/core/rps_default_mask".into(), &processor_mask(processor))
+}
+
+/// A bitmap in words of 32 bits, the highest first.
+fn processor_mask(processor: usize) -> String {
+    format!("{:x}{}", 1_u32 << (processor % 32), ",00000000".repeat(processor / 32))
+}
+
+/// Writes a setting of a namespace, if this kernel has it.
+fn set(namespace: &Namespace, path: String, value: &str) -> Result<(), Error> {
+    match namespace.run(|| fs::write(&path, value)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::Setting { path, source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn masks_of_processors_have_words_of_32_bits() {
+        assert_eq!([0, 5, 33].map(super::processor_mask), ["1", "20", "2,00000000"]);
+    }
 }

@@ -162,10 +162,11 @@ impl BufferAnalysis {
         let optional =
             |value: Option<f64>, text: &dyn Fn(f64) -> String| value.map_or_else(|| "–".into(), text);
         let bytes = |bytes: f64| short_number(bytes.round());
+        let two_digits = |rate: f64| format!("{rate:.0$}", usize::from(rate < 9.95));
         let MedianRange { median, low, high } = self.gbit_per_s;
         let mut column = vec![
             ("Gbit/s".into(), format!("{median:.2}")),
-            ("  its interval".into(), format!("{low:.1}–{high:.1}")),
+            ("  its interval".into(), format!("{}–{}", two_digits(low), two_digits(high))),
         ];
         for ProcessorTimeShare { row, share, .. } in &self.rows {
             column.push((format!("{}, %", row.title()), percent(*share)));

@@ -7,7 +7,6 @@ use nocopy_transfer::exchange::WaitMode::{self, Blocking, Spinning};
 
 use super::{keep_trials, run_series_as};
 use crate::Failure;
-use crate::baseline::tcp;
 use crate::bench::Bench;
 use crate::message::CarrierKind;
 use crate::series::Series;
@@ -66,11 +65,11 @@ fn round_trip_series(stage: &SitePair) -> Series<'_> {
         link: None,
         figure: Figure::MedianLatency,
         trials: vec![
-            spec("tcp-blocking", None, &[], Blocking).tcp_trial(stage, tcp::CONGESTION_CONTROL),
+            spec("tcp-blocking", None, &[], Blocking).tcp_trial(stage),
             spec("udp-blocking", None, &["tcp-blocking"], Blocking).udp_trial(stage),
             spec("xdp-poll", None, &["tcp-blocking"], Blocking).xdp_trial(stage),
             message(&["tcp-blocking"], Blocking),
-            spec("tcp-spinning", None, &[], Spinning).tcp_trial(stage, tcp::CONGESTION_CONTROL),
+            spec("tcp-spinning", None, &[], Spinning).tcp_trial(stage),
             spec("udp-spinning", None, &["tcp-spinning"], Spinning).udp_trial(stage),
             spec("xdp-spinning", None, &["tcp-spinning"], Spinning).xdp_trial(stage),
             message(&["tcp-spinning"], Spinning),

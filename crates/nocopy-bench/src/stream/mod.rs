@@ -32,6 +32,3 @@ pub(crate) use send::SendMode;
 pub(crate) use setup::{ReportingSide, StreamSetup};
 pub(crate) use source::{CHUNK_BYTES, SOURCE_BYTES, SOURCE_BYTES_WARM};
 pub(crate) use transfer::AmountTransfer;
-
-/// Set explicitly: bbr, a common default, paces, and would be a different competitor.
-pub(crate) const CONGESTION_CONTROL: &str = super::baseline::tcp::CONGESTION_CONTROL;

@@ -10,11 +10,12 @@ use rustix::net::sockopt::set_tcp_congestion;
 use super::messages::{PeerMessage, PeerReport};
 use super::meter::StreamMeter;
 use super::task::{PeerRole, PeerTask};
-use super::{CONGESTION_CONTROL, amount, proxy, receive, send};
+use super::{amount, proxy, receive, send};
 use crate::Failure;
 use crate::baseline::tcp::set_congestion_control;
 use crate::child::print_message;
 use crate::cpu;
+use crate::stage::CONGESTION_CONTROL;
 use crate::window::{TrialPhase, TrialWindow, WindowReading};
 use nocopy_report::{Outcome, capability};
 
@@ -82,13 +83,13 @@ fn listen(at: Ipv4Addr) -> io::Result<TcpListener> {
 fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
     print_message(&PeerMessage::Listening(listener.local_addr()?))?;
     let (stream, _) = listener.accept()?;
-    set_congestion_control(&stream, CONGESTION_CONTROL)?;
+    set_congestion_control(&stream)?;
     Ok(stream)
 }
 
 fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(to)?;
-    set_congestion_control(&stream, CONGESTION_CONTROL)?;
+    set_congestion_control(&stream)?;
     Ok(stream)
 }
 

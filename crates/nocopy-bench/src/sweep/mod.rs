@@ -16,8 +16,8 @@ use nocopy_report::progress::Progress;
 use nocopy_report::{Outcome, ResultFile, capability, machine, print, wall_clock};
 use rustix::thread::CapabilitySet;
 
-use crate::stage::SitePair;
-use crate::stream::{AmountTransfer, CONGESTION_CONTROL, TransferAmount};
+use crate::stage::{CONGESTION_CONTROL, SitePair};
+use crate::stream::{AmountTransfer, TransferAmount};
 use crate::{Failure, warn_if_busy};
 pub(crate) use founding::measure_receive_analysis;
 

@@ -61,8 +61,8 @@ fn build_series(stage: &SitePair) -> Vec<Series<'_>> {
         trials.extend([
             spec("udp-blocking", &[], Blocking).udp_trial(stage),
             spec("udp-spinning", &[], Spinning).udp_trial(stage),
-            spec("tcp-blocking", &["udp-blocking"], Blocking).tcp_trial(stage, tcp::CONGESTION_CONTROL),
-            spec("tcp-spinning", &["udp-spinning"], Spinning).tcp_trial(stage, tcp::CONGESTION_CONTROL),
+            spec("tcp-blocking", &["udp-blocking"], Blocking).tcp_trial(stage),
+            spec("tcp-spinning", &["udp-spinning"], Spinning).tcp_trial(stage),
         ]);
     }
     trials.push(spec("xdp-poll", &["udp-blocking"], Blocking).xdp_trial(stage));
@@ -119,9 +119,8 @@ impl RoundTripSpec {
         self.socket_trial(stage, udp::connected_pair, "raise 'ulimit -n', or free memory")
     }
 
-    pub(crate) fn tcp_trial<'a>(self, stage: &'a SitePair, congestion_control: &'static str) -> Trial<'a> {
-        let open = move |stage: &SitePair, waiting| tcp::connected_pair(stage, waiting, congestion_control);
-        self.socket_trial(stage, open, "check that the kernel has that congestion control")
+    pub(crate) fn tcp_trial(self, stage: &SitePair) -> Trial<'_> {
+        self.socket_trial(stage, tcp::connected_pair, "check that the kernel has that congestion control")
     }
 
     pub(crate) fn message_trial(self, stage: &SitePair, carrier: CarrierKind) -> Trial<'_> {

@@ -600,12 +600,12 @@ fn a_short_bench_moves_streams_by_every_method() {
     let (output, report) = run_short_bench("tcp", &["tcp-send", "tcp-receive", "tcp-proxy"], is_good);
     let has_method = measured_method_filter(&output);
     let printed = utf8_text(&output.stdout);
-    assert!(printed.contains("tcp-send over lo, MTU 65536, cubic"), "{printed}");
+    assert!(printed.contains("tcp-send over lo, MTU 65536, reno"), "{printed}");
     let rows = report["results"].as_array().unwrap();
     for row in rows {
         let figures = ["bytes_per_s", "gbit_per_s", "sender_cpu_us_per_mb", "receiver_cpu_us_per_mb"];
         assert!(figures.iter().all(|figure| row[figure].as_f64().unwrap() > 0.0), "{row}");
-        assert_eq!(row["congestion_control"], "cubic", "{row}");
+        assert_eq!(row["congestion_control"], "reno", "{row}");
         assert!(row["source_bytes"].as_u64().unwrap() > 0, "{row}");
         assert!(row["packets_per_s"].is_null() && row["lost_percent"].is_null(), "{row}");
         let is_proxy = row["workload"] == "tcp-proxy";
@@ -672,7 +672,7 @@ fn a_short_bench_runs_programs_of_tokio() {
         .iter()
         .map(|row| ["series", "figure", "method"].map(|field| row[field].as_str().unwrap()))
         .collect();
-    let stream = "async over lo, MTU 65536, cubic";
+    let stream = "async over lo, MTU 65536, reno";
     let [received, sent] = ["received", "sent"].map(|way| format!("{stream}, {way} by copy_buf"));
     let expected = [
         [&received, "bytes_per_s"],

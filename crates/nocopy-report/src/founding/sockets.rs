@@ -16,7 +16,7 @@ pub(super) const SYSTEM: PublishedSystem = PublishedSystem {
     part: sockets_results,
 };
 
-const STREAM: &str = "tcp-send over veth, MTU 9000, cubic";
+const STREAM: &str = "tcp-send over veth, MTU 9000, reno";
 const DATAGRAMS: &str = "udp-send, 8192-byte datagrams";
 const FILES: &str = "nfs, reads of 1024 KiB, MTU 9000";
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{CONGESTION_CONTROL, link_description, make_site_pair};
+use super::{link_description, make_site_pair};
 use crate::Failure;
 use crate::baseline::tcp;
 use crate::bench::Bench;
@@ -63,7 +63,7 @@ fn build_series(stage: &SitePair) -> Vec<Series<'_>> {
         };
         let behind = spec("tcp-behind", &[]).build_trial(stage, |stage, waiting| {
             let action = "check that the kernel has the reno congestion control";
-            let pair = tcp::connected_pair(stage, waiting, CONGESTION_CONTROL);
+            let pair = tcp::connected_pair(stage, waiting);
             let (from, to) = pair.map_err(Failure::step("tcp-behind", "open its sockets", action))?;
             let evidence =
                 Evidence::copied("socket call: the kernel copies what is sent, and what is received");

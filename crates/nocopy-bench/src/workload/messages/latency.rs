@@ -1,6 +1,6 @@
 //! Messages there and back, one at a time; each way of waiting against its like.
 
-use super::{CONGESTION_CONTROL, NOTE, fits_a_frame, link_description, make_site_pair};
+use super::{NOTE, fits_a_frame, link_description, make_site_pair};
 use crate::Failure;
 use crate::baseline::fi_pingpong;
 use crate::bench::Bench;
@@ -89,8 +89,8 @@ fn build_trials(stage: &SitePair, bytes: usize) -> Vec<Trial<'_>> {
     let spec =
         |method, baselines, waiting| RoundTripSpec { method, variant: None, baselines, waiting, bytes };
     let mut trials = vec![
-        spec("tcp-blocking", &[], Blocking).tcp_trial(stage, CONGESTION_CONTROL),
-        spec("tcp-spinning", &[], Spinning).tcp_trial(stage, CONGESTION_CONTROL),
+        spec("tcp-blocking", &[], Blocking).tcp_trial(stage),
+        spec("tcp-spinning", &[], Spinning).tcp_trial(stage),
     ];
     if bytes <= DATAGRAM_BYTES_MAX {
         trials.push(spec("udp-spinning", &["tcp-spinning"], Spinning).udp_trial(stage));

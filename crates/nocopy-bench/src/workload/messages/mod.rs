@@ -5,13 +5,9 @@ pub(crate) mod latency;
 pub(crate) mod stream;
 
 use crate::Failure;
-use crate::stage::SitePair;
+use crate::stage::{CONGESTION_CONTROL, SitePair};
 use nocopy_lab::Builder;
 use nocopy_report::result::LinkDescription;
-
-/// Of all TCP connections, those beside datagrams too: what the kernel lets every network namespace choose as
-/// its default.
-const CONGESTION_CONTROL: &str = "reno";
 
 /// What the methods have in common.
 const NOTE: &str = "message-*: TCP connections have reno; tcp-* with TCP_NODELAY and a length in front of each message; udp-* and xdp-* do not send again what \
@@ -30,11 +26,7 @@ fn link_description(stage: &SitePair, source_bytes: Option<usize>) -> LinkDescri
 
 /// Two sites whose TCP connections all have the same congestion control: those beside datagrams, too.
 pub(crate) fn make_site_pair(lab: Builder) -> Result<SitePair, Failure> {
-    with_one_congestion_control(SitePair::in_private_lab(lab)?)
-}
-
-pub(crate) fn with_one_congestion_control(stage: SitePair) -> Result<SitePair, Failure> {
-    stage.with_congestion_control(CONGESTION_CONTROL)
+    SitePair::in_private_lab(lab)?.with_congestion_control()
 }
 
 /// Whether a message fits one frame, with the headers of UDP over IPv4.

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{CONGESTION_CONTROL, NOTE, fits_a_frame, link_description, make_site_pair};
+use super::{NOTE, fits_a_frame, link_description, make_site_pair};
 use crate::Failure;
 use crate::baseline::{tcp, udp};
 use crate::bench::Bench;
@@ -211,7 +211,7 @@ impl MessageStreamSpec {
     fn tcp_trial(self, stage: &SitePair, set: fn(TcpExchange) -> TcpExchange) -> Trial<'_> {
         self.build_trial(stage, move |stage, waiting| {
             let action = "check that the kernel has the reno congestion control";
-            let pair = tcp::connected_pair(stage, waiting, CONGESTION_CONTROL);
+            let pair = tcp::connected_pair(stage, waiting);
             let (from, to) = pair.map_err(Failure::step(self.method, "open its sockets", action))?;
             Ok(((set(from), set(to)), Evidence::copied(SOCKET_CAUSE)))
         })

@@ -27,7 +27,7 @@ use crate::Failure;
 use crate::baseline::nfs_server;
 use crate::bench::Bench;
 use crate::plan::BenchPlan;
-use crate::stage::{SitePair, USUAL_MTU_BYTES};
+use crate::stage::{CONGESTION_CONTROL, SitePair, USUAL_MTU_BYTES};
 use files::ServedFiles;
 pub(crate) use readers::NFS_READ;
 pub(crate) use reads::{LONGEST_BYTES, series_of_length};
@@ -36,10 +36,6 @@ const NAME: &str = "nfs";
 
 /// More than any processor's own cache.
 const CACHED_BYTES: u64 = 64 << 20;
-
-/// Not the machine's own choice, since bbr, a common one, paces; every kernel allows this one in a namespace.
-/// Servers do not set it themselves.
-const CONGESTION_CONTROL: &str = "reno";
 
 const SKIP_MEMORY: &str = "SKIP: nfs, writes: no directory in memory (tmpfs) with 1 GiB free was found.";
 const SKIP_DISK: &str =
@@ -123,8 +119,7 @@ pub(crate) struct NfsTestbed {
 
 impl NfsTestbed {
     pub(crate) fn new(mtu_bytes: u32, contents: FileSizes) -> Result<Self, Failure> {
-        let stage = SitePair::in_private_lab(Lab::builder().mtu(mtu_bytes))?
-            .with_congestion_control(CONGESTION_CONTROL)?;
+        let stage = SitePair::in_private_lab(Lab::builder().mtu(mtu_bytes))?.with_congestion_control()?;
         let files = ServedFiles::make(contents).map_err(Failure::step(
             NAME,
             "make the files to serve",

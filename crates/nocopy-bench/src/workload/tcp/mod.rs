@@ -9,8 +9,8 @@ use nocopy_lab::Lab;
 use crate::Failure;
 use crate::plan::BenchPlan;
 use crate::series::{Sample, Series, Trial};
-use crate::stage::{SitePair, USUAL_MTU_BYTES};
-use crate::stream::{CHUNK_BYTES, CONGESTION_CONTROL, ReportingSide, SOURCE_BYTES, StreamSetup};
+use crate::stage::{CONGESTION_CONTROL, SitePair, USUAL_MTU_BYTES};
+use crate::stream::{CHUNK_BYTES, ReportingSide, SOURCE_BYTES, StreamSetup};
 use nocopy_report::figure::Figure;
 use nocopy_report::result::LinkDescription;
 
@@ -20,7 +20,7 @@ const CABLE: &str = "cable";
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-const NOTE: &str = "tcp-*: one connection, cubic, each side a process; sender, proxy, receiver, machine: CPU us per megabyte.";
+const NOTE: &str = "tcp-*: one connection, reno, each side a process; sender, proxy, receiver, machine: CPU us per megabyte.";
 
 #[derive(Debug)]
 pub(crate) struct TcpTestbed {
@@ -53,7 +53,7 @@ impl TcpTestbed {
     }
 
     pub(crate) fn over_veth(mtu_bytes: u32) -> Result<Self, Failure> {
-        Ok(Self::on_site_pair(SitePair::in_private_lab(Lab::builder().mtu(mtu_bytes))?, PAIR))
+        Ok(Self::on_site_pair(SitePair::in_private_lab_in_order(Lab::builder().mtu(mtu_bytes))?, PAIR))
     }
 
     /// The loopback interface, and a new veth pair.
