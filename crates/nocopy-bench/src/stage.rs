@@ -21,7 +21,7 @@ pub(crate) const USUAL_MTU_BYTES: u32 = 1500;
 pub(crate) const LONG_MTU_BYTES: u32 = 9000;
 
 /// Of all TCP connections that are measured. bbr paces; cubic leaves slow start when it sees round trips grow
-/// (HyStart), which on a virtual wire is chance: it then sends at a tenth to a half of what the wire takes.
+/// (HyStart), which on a virtual wire is chance: it then sends at a seventh to two thirds of what reno does.
 /// Every kernel lets a namespace have this one as its default.
 pub(crate) const CONGESTION_CONTROL: &str = "reno";
 

@@ -20,9 +20,7 @@
 //! * When the cost of the incumbent changes by 1.5x for long, the machine has changed: no challenger rests.
 //!   Excluded ones rest on, unless it changes by 3x: that is another route.
 //! * A zero-copy method whose completions report *copied* is excluded, for this destination and size, and
-//!   tried again after 0.1 s of sending, then 0.2 s, and so on up to 10 s. What its calls cost is not asked:
-//!   the copy is made later, by whatever acknowledgement or interrupt has the data sent. (On a busy machine
-//!   calls of a third of the cost made a TCP stream of a third of the rate.)
+//!   tried again after 0.1 s of sending, then 0.2 s, and so on up to 10 s.
 //!
 //! Otherwise one call in 31 is measured, and choosing costs a few nanoseconds. The policy is sans-I/O: it
 //! does not know what a method is, reads no clock and draws no random numbers. The caller asks
