@@ -12,7 +12,7 @@ type Message = (Option<(bool, u32)>, u16);
 nocopy_fuzz::target!(|input: (&[u8], Vec<Message>, u8)| {
     let (bytes, messages, payload_bytes) = input;
     oracle::check_payload(bytes);
-    oracle::check_unit(bytes, 16 + usize::from(payload_bytes));
+    oracle::check_unit(bytes);
     let text: Vec<u8> =
         bytes.iter().copied().cycle().take(if bytes.is_empty() { 0 } else { 1 << 16 }).collect();
     let messages: Vec<_> = messages

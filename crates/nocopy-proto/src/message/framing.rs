@@ -362,22 +362,6 @@ impl Laid {
     }
 }
 
-/// Lays the messages of a unit, as they lie in it, into packets: gives each packet's payload, in pieces.
-///
-/// # Panics
-/// It does not consist of whole messages.
-pub fn lay_unit(unit: &[u8], payload_bytes_max: usize, mut each: impl FnMut(&[&[u8]], bool)) {
-    let mut laid = Laid::default();
-    for chunk in parse(unit) {
-        let Chunk { kind, range, .. } = chunk.expect("messages that were laid into it here");
-        let message = &unit[range];
-        for placed in chunks(kind, message.len(), laid.room, payload_bytes_max) {
-            each(&[placed.header(), &message[placed.range.clone()]], placed.fresh_packet);
-        }
-        laid.add(kind, message.len(), payload_bytes_max);
-    }
-}
-
 /// The longest message of any kind that fits into this many packets.
 pub(super) fn bytes_in(packets: usize, payload_bytes_max: usize) -> usize {
     packets.saturating_mul(payload_bytes_max.saturating_sub(4)).saturating_sub(8)
@@ -502,13 +486,12 @@ mod tests {
             prop_assert_eq!(&room[..header_bytes], placed.header());
         }
 
-        /// Packets are counted as they were laid, also after a long message, and a unit becomes the same
-        /// packets.
+        /// Packets are counted as they were laid, also after a long message.
         #[test]
         fn packets_of_several_messages_are_counted(
             messages in prop::collection::vec((kinds(), 0usize..700), 0..20), max in 16usize..300
         ) {
-            let (mut laid, mut unit, mut packets) = (Laid::default(), Vec::new(), Vec::<Vec<u8>>::new());
+            let (mut laid, mut packets) = (Laid::default(), Vec::<Vec<u8>>::new());
             for (number, (kind, bytes)) in messages.iter().enumerate() {
                 let message = vec![number as u8; *bytes];
                 let room = packets.last().map_or(0, |last| max - last.len());
@@ -522,19 +505,7 @@ mod tests {
                 }
                 laid.add(*kind, *bytes, max);
                 prop_assert_eq!((laid.packets, laid.room), (packets.len(), max - packets.last().unwrap().len()));
-                let mut header = [0; 8];
-                let header_bytes = put_whole_header(*kind, *bytes, &mut header);
-                unit.extend_from_slice(&header[..header_bytes]);
-                unit.extend_from_slice(&message);
             }
-            let mut again = Vec::<Vec<u8>>::new();
-            lay_unit(&unit, max, |pieces, is_fresh| {
-                if is_fresh {
-                    again.push(Vec::new());
-                }
-                pieces.iter().for_each(|piece| again.last_mut().unwrap().extend_from_slice(piece));
-            });
-            prop_assert_eq!(again, packets);
         }
 
         #[test]

@@ -51,9 +51,7 @@ mod twins;
 mod waiting;
 pub mod wire;
 
-pub use endpoint::{
-    Arriving, BesideError, Cut, Endpoint, Fresh, Message, Next, Outlook, Piece, Places, Transmit,
-};
+pub use endpoint::{Arriving, BesideError, Endpoint, Fresh, Message, Next, Outlook, Piece, Places, Transmit};
 pub use path::{Local, Path};
 pub use placing::{PUT_HEADER_BYTES, PutHeader, PutRefusal, Region, Regions, parse_put_answer, put_answer};
 pub use settings::{

@@ -52,7 +52,7 @@ pub(super) struct SendWindow<S> {
     tail: VecDeque<S>,
     /// The sequence number of the next packet that is given.
     end: u64,
-    /// How many units at the end were not sent yet.
+    /// How many units at the end are to be sent, for the first time or by another stream than before.
     units_queued: usize,
     /// Sequence numbers of units that are not acknowledged.
     unit_numbers: usize,
@@ -242,7 +242,7 @@ impl<S> SendWindow<S> {
     /// Whether everything was sent.
     #[inline]
     pub(super) fn has_nothing_to_send(&self) -> bool {
-        self.lost.is_empty() && self.fresh == self.end()
+        self.lost.is_empty() && self.fresh == self.end() && self.units_queued == 0
     }
 
     /// Whether everything that was sent has arrived, so that nothing can be lost.
@@ -272,7 +272,7 @@ impl<S> SendWindow<S> {
     /// The next packet to send for the first time.
     #[inline]
     pub(super) fn next_fresh(&self) -> Option<u64> {
-        (self.fresh < self.end() && self.next_unit().is_none()).then_some(self.fresh)
+        (self.fresh < self.end() && !self.is_unit(self.fresh)).then_some(self.fresh)
     }
 
     /// The highest packet in flight, which a probe repeats.
@@ -422,7 +422,7 @@ impl<S> SendWindow<S> {
             }
             end += 1;
         }
-        self.forget_units();
+        self.forget_units_below(self.first);
         if ranges.len() == 0 {
             self.known.clear();
             return Some(self.booked(all));
@@ -449,6 +449,7 @@ impl<S> SendWindow<S> {
         known.clear();
         known.extend(ranges);
         self.known = known;
+        self.forget_repeats();
         Some(self.booked(all))
     }
 
@@ -456,6 +457,7 @@ impl<S> SendWindow<S> {
     fn booked(&mut self, all: Acknowledged) -> Acknowledged {
         self.in_flight -= all.packets - all.late;
         self.unit_numbers -= all.of_units;
+        self.units_queued = self.units_queued.min(self.units.len());
         self.arrived = self.arrived.max(all.arrived);
         all
     }

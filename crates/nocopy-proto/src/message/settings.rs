@@ -293,8 +293,10 @@ counters! {
         packets_sent,
         /// Transmissions of packets after their first.
         packets_sent_again,
-        /// Units that were given to streams.
+        /// Units that were given to streams, each counted once.
         units_sent,
+        /// Units that were given to another stream, since their stream was cut.
+        units_sent_again,
         /// Units that arrived over streams and were kept.
         units_received,
         /// Packets that were kept.

@@ -3,11 +3,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nocopy_proto::message::framing::{self, Laid, lay_unit};
+use nocopy_proto::message::framing::{self, Laid};
 use nocopy_proto::message::{self as protocol, Kind, Outlook, Peer, QueueError, Time};
 
 use super::arrivals::{Arrivals, Clock, Lone, Moment};
-use super::carrier::{AnyCarrier, Carrier, Packet, Received, Room};
+use super::carrier::{AnyCarrier, Carrier, Packet, Received};
 use super::open_packet::Standing;
 use super::sending::{refused, rejected};
 use super::sent_shares::Free;
@@ -200,80 +200,12 @@ impl NonblockingEndpoint {
         }
     }
 
-    /// Turns units whose stream was cut into packets, as far as there is memory.
+    /// Reports streams that were cut, and has others opened for units that wait for one.
     #[cold]
     pub(super) fn see_to_cuts(&mut self) {
         let now = self.now();
-        let mut left = self.streams.as_mut().map_or(0, |streams| streams.look_at_cuts());
-        while left > 0 {
-            let Self { streams: Some(streams), protocol, .. } = self else { return };
-            let Some(peer) = streams.next_cut() else { return };
-            protocol.stream_cut(peer);
-            let Some(cut) = protocol.next_cut(peer) else {
-                streams.cut_is_over(protocol);
-                left -= 1;
-                continue;
-            };
-            let (number, packets, payload_bytes_max) =
-                (cut.unit.number(), cut.packets, cut.payload_bytes_max);
-            if !self.has_share(peer, 0, self.sent_shares.packets(self.carrier.room().packets)) {
-                // It waits until the peer has acknowledged what it has.
-                self.streams.iter_mut().for_each(|streams| streams.wait_for_packets(0));
-                left -= 1;
-            } else if self.make_packets(packets) {
-                self.replace_cut(peer, number, payload_bytes_max);
-            } else if let Self { streams: Some(streams), protocol, .. } = self
-                && !streams.gather()
-            {
-                protocol.want_packets(now);
-                streams.wait_for_packets(packets);
-                left -= 1;
-            }
-        }
-    }
-
-    /// Takes this many packets, or none; a port cannot tell in advance how many it has.
-    fn make_packets(&mut self, packets: usize) -> bool {
-        let Self { carrier, made, .. } = self;
-        if carrier.room().packets < packets {
-            return false;
-        }
-        made.extend(std::iter::from_fn(|| carrier.packet()).take(packets));
-        let is_all = made.len() == packets;
-        if !is_all {
-            self.unmake();
-        }
-        is_all
-    }
-
-    /// Writes the first unit without a stream into the packets that were taken.
-    fn replace_cut(&mut self, peer: Peer, number: u32, payload_bytes_max: usize) {
-        let Self { streams: Some(streams), protocol, carrier, made, .. } = self else { return };
-        let (mut fresh, mut at) = (made.iter(), 0);
-        let mut filled = None;
-        lay_unit(&streams.messages_of(number), payload_bytes_max, |pieces, is_fresh| {
-            if is_fresh {
-                (filled, at) = (fresh.next(), 0);
-            }
-            let packet = filled.expect("as many as the unit spans");
-            for piece in pieces {
-                carrier.payload_mut(packet)[at..at + piece.len()].copy_from_slice(piece);
-                at += piece.len();
-            }
-            carrier.set_payload_bytes(packet, at);
-        });
-        protocol.replace_cut(peer, made.drain(..));
-        streams.became_packets(number);
-    }
-
-    /// The room that is left beside the packets that units without a stream wait for.
-    #[inline(always)] // for each packet
-    pub(super) fn room(&self) -> Room {
-        let room = self.carrier.room();
-        match &self.streams {
-            None => room,
-            Some(streams) => room.without(streams.held_back()),
-        }
+        let Self { streams: Some(streams), protocol, .. } = self else { return };
+        streams.see_to_cuts(now, protocol);
     }
 
     /// Frees a packet that the peer has acknowledged, or whose peer is gone.
@@ -322,7 +254,7 @@ impl NonblockingEndpoint {
             return Ok(self.now());
         };
         let until = [until, Instant::now().checked_add(streams.care_within())].into_iter().flatten().min();
-        let had_cut = streams.next_cut().is_some();
+        let had_cut = streams.has_cut();
         let (came, coalescer) = (Ok(false), WakeupCoalescer::default());
         let mut looks = Looks {
             protocol,
@@ -417,7 +349,7 @@ impl wait::WaitSource for Looks<'_> {
             look_at_both(protocol, carrier, clock, streams, *reads_in_place);
         self.lone = lone;
         self.now = moment.known();
-        let is_cut = !self.had_cut && self.streams.next_cut().is_some();
+        let is_cut = !self.had_cut && self.streams.has_cut();
         self.came = datagrams.map(|datagrams| datagrams > 0 || units || is_cut || self.lone.is_some());
         !matches!(self.came, Ok(false))
     }

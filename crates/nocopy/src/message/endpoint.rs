@@ -221,7 +221,7 @@ impl NonblockingEndpoint {
         self.report_copies();
         self.reclaim();
         self.close_packets();
-        if self.streams.as_ref().is_some_and(|streams| streams.next_cut().is_some()) {
+        if self.streams.as_ref().is_some_and(|streams| streams.has_cut()) {
             self.see_to_cuts();
         }
         if self.protocol.has_transmit() {

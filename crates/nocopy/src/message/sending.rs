@@ -146,7 +146,7 @@ impl NonblockingEndpoint {
             && let Standing { has_open, is_ended: false } = self.peers.standing(peer)
             && usize::from(has_open) < outlook.room
             && outlook.unacknowledged < self.sent_shares.packets_max
-            && outlook.unacknowledged.max(self.sent_shares.plenty) <= self.room().packets
+            && outlook.unacknowledged.max(self.sent_shares.plenty) <= self.carrier.room().packets
             && let Some(packet) = self.carrier.packet()
         {
             if has_open {
@@ -331,7 +331,7 @@ impl NonblockingEndpoint {
 
     fn plan_owned(&mut self, peer: Peer, kind: Kind, bytes: usize, buffers: usize) -> Result<Plan, Reason> {
         let plan = self.plan(peer, kind, bytes)?;
-        let room = self.room();
+        let room = self.carrier.room();
         let free = self.free_of_either();
         let is_short = room.fragments < plan.packets || room.buffers < buffers;
         if is_short || self.is_beyond(peer, &plan, free) {
@@ -371,11 +371,11 @@ impl NonblockingEndpoint {
     }
 
     pub(super) fn free_packets(&self) -> Free {
-        self.sent_shares.packets(self.room().packets)
+        self.sent_shares.packets(self.carrier.room().packets)
     }
 
     fn free_of_either(&self) -> Free {
-        self.sent_shares.either(self.room().either())
+        self.sent_shares.either(self.carrier.room().either())
     }
 
     /// Whether a peer has used up its packets: its own limit, or its share.

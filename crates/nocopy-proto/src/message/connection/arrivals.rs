@@ -94,6 +94,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         if let Some(acknowledged) = acknowledged
             && acknowledged.packets + acknowledged.of_units > 0
         {
+            if acknowledged.of_units > 0 {
+                self.breaks.in_a_row = 0;
+            }
             self.take_news(now, header, in_flight, acknowledged, counters);
         }
         if is_impossible {

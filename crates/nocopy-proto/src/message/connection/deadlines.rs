@@ -101,6 +101,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         let mut earliest = self.quiet_until();
         let mut look_at = |due: Option<Time>| earliest = due.map_or(earliest, |due| due.min(earliest));
         look_at(self.acks.due);
+        look_at(self.waits_for_stream_until());
         look_at(self.losses_look_again);
         if waits {
             look_at(self.first_look.map(|look| self.before_look(look)));
@@ -144,6 +145,9 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             if now >= self.heard + self.dead_after {
                 return Err(Some(LostReason::Silent));
             }
+        }
+        if self.waits_for_stream_until().is_some_and(|until| now >= until) {
+            return Err(Some(LostReason::Silent));
         }
         // What is due soon is done now: it would need another alarm.
         let before_long = now + self.look_delay().half();

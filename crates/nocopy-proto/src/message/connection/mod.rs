@@ -133,6 +133,7 @@ pub(super) struct Connection<S, R> {
     /// It is for puts, beside another one: the caller does not know of it.
     pub(super) is_beside: bool,
     pub(super) stream: StreamState,
+    breaks: Breaks,
     slowness: Option<Slowness>,
     /// The contradictions in its acknowledgements, the last of which may be long ago.
     contradictions: Option<Contradictions>,
@@ -146,6 +147,15 @@ pub(super) enum StreamState {
     Wanted,
     /// Units may be sent.
     Open,
+}
+
+/// The streams that were cut.
+#[derive(Debug, Clone, Copy)]
+struct Breaks {
+    /// When the last one was.
+    since: Time,
+    /// How many were cut with units on their way, since one was acknowledged.
+    in_a_row: u32,
 }
 
 /// The acknowledgements that the peer has yet to get.
@@ -209,6 +219,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
             linger: None,
             is_beside: false,
             stream: StreamState::None,
+            breaks: Breaks { since: now, in_a_row: 0 },
             slowness: None,
             contradictions: None,
             agreed,

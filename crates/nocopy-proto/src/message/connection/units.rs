@@ -1,7 +1,7 @@
 //! What a connection decides about units, which go by a stream (docs/protocol.md §16).
 
 use super::arrivals::ACK_PACKETS;
-use super::{Connection, StreamState};
+use super::{Breaks, Connection, StreamState};
 use crate::message::receive_window::Arrival;
 use crate::message::time::Span;
 use crate::message::wire::{Flags, HEADER_BYTES, Header, HeaderKind, Ranges, Unit};
@@ -9,6 +9,11 @@ use crate::message::{Counters, Time, Violation, sequence};
 
 /// The longest unit of several messages, with their headers.
 const UNIT_BYTES_MAX: usize = 262_112;
+
+/// A connection ends if units have waited this long for a stream, ...
+const WITHOUT_STREAM_MAX: Span = Span::from_secs(30);
+/// ... or if this many streams in a row were cut before any unit was acknowledged.
+const BREAKS_MAX: u32 = 5;
 
 /// After this time without a datagram, units do not count as having acknowledged: they are no signs of life,
 /// and no samples of the round trip.
@@ -19,6 +24,37 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
     #[inline]
     pub(in crate::message) fn has_stream(&self) -> bool {
         self.stream == StreamState::Open
+    }
+
+    /// Notes that there is a stream, by which what an earlier one has not delivered is sent again.
+    pub(in crate::message) fn open_stream(&mut self, now: Time) {
+        self.lose_stream(now);
+        self.stream = StreamState::Open;
+        self.send.repeat_units();
+    }
+
+    /// Notes that the stream was cut, if there was one.
+    pub(in crate::message) fn lose_stream(&mut self, now: Time) {
+        if self.has_stream() {
+            self.stream = StreamState::None;
+            self.breaks.since = now;
+            self.breaks.in_a_row += u32::from(self.send.has_units_in_flight());
+        }
+    }
+
+    /// Has the next datagram ask the peer for a stream; it is sent soon if units wait for it.
+    pub(in crate::message) fn ask_for_stream(&mut self) {
+        if self.stream == StreamState::None {
+            self.stream = StreamState::Wanted;
+            self.acks.now |= self.send.has_units();
+        }
+    }
+
+    /// How long units wait for a stream, if there is none.
+    pub(super) fn waits_for_stream_until(&self) -> Option<Time> {
+        let Breaks { since, in_a_row } = self.breaks;
+        let waits = if in_a_row >= BREAKS_MAX { Span::default() } else { WITHOUT_STREAM_MAX };
+        (self.send.has_units() && !self.has_stream()).then(|| since + waits)
     }
 
     /// The unit to send next, if it may be sent now.
@@ -71,7 +107,7 @@ impl<S, R: AsRef<[u8]>> Connection<S, R> {
         self.send.push_unit(unit, span, bytes);
         let mut header = [0; HEADER_BYTES];
         self.next_unit(now).expect("it may be sent").emit(&mut header);
-        send(self.send.send_unit(), &header);
+        send(self.send.send_unit().0, &header);
         Ok(())
     }
 

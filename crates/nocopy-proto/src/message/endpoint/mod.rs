@@ -28,7 +28,7 @@ pub use self::messages::Next;
 pub use self::queue::{Outlook, Places};
 pub use self::received::{Message, Piece};
 pub use self::transmission::Transmit;
-pub use self::units::{Arriving, Cut};
+pub use self::units::Arriving;
 use super::admission::Admission;
 use super::alarms::Alarms;
 use super::answers::{Answered, Answers};

@@ -102,8 +102,10 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
                         let (mut header, peer) =
                             ([0; HEADER_BYTES], Peer { index, generation: entry.generation });
                         unit.emit(&mut header);
-                        self.counters.units_sent += 1;
-                        Transmit::Unit { peer, unit: connection.send.send_unit(), header }
+                        let (unit, again) = connection.send.send_unit();
+                        self.counters.units_sent += u64::from(!again);
+                        self.counters.units_sent_again += u64::from(again);
+                        Transmit::Unit { peer, unit, header }
                     }
                     connection::Next::Packet { sequence, header } => {
                         let (packet, again) = connection.send.send(sequence, now);

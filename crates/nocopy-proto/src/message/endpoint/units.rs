@@ -1,10 +1,10 @@
 //! Messages by a stream beside the datagrams of a connection (docs/protocol.md §16): the connection of a
-//! stream, and units that are sent, arrive, and become packets when their stream is cut.
+//! stream, and units that are sent, by another stream again if theirs is cut, and arrive.
 
 use std::net::IpAddr;
 
 use super::{Endpoint, Entry, State, index_of};
-use crate::message::connection::{Agreed, StreamState};
+use crate::message::connection::Agreed;
 use crate::message::receive_window::{Arrival, placed};
 use crate::message::wire::{AbortReason, Attach, Attached, HEADER_BYTES, Unit};
 use crate::message::{Gone, LostReason, Path, Peer, QueueError, Time, sequence};
@@ -19,23 +19,10 @@ pub enum Arriving {
     Next,
     /// Keep it when there is memory.
     Later,
-    /// Skip its bytes: it has arrived already, or arrives by datagrams.
+    /// Skip its bytes: it has arrived already, by an earlier stream.
     Passed,
     /// Invalid: the stream cannot be used any more.
     Impossible,
-}
-
-/// A unit without a stream, which must become packets.
-#[derive(Debug)]
-pub struct Cut<'a, S> {
-    /// The peer.
-    pub peer: Peer,
-    /// As it was queued.
-    pub unit: &'a mut S,
-    /// How many packets it becomes.
-    pub packets: usize,
-    /// How long they are at most.
-    pub payload_bytes_max: usize,
 }
 
 impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
@@ -59,9 +46,8 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
             return Ok(None);
         };
         if !is_client {
-            if connection.stream == StreamState::None {
-                connection.stream = StreamState::Wanted;
-            }
+            connection.ask_for_stream();
+            self.touch(peer.index);
             return Ok(None);
         }
         let from = self.entries[peer.index()].id;
@@ -119,28 +105,32 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         Some((peer, Attached { to: attach.from }))
     }
 
-    /// There is a stream to a peer: units may be sent by it.
+    /// There is a stream to a peer, in place of any earlier one: units may be sent by it, and those that the
+    /// earlier one has not delivered are sent again.
     ///
     /// # Errors
     /// The peer is gone.
-    ///
-    /// # Panics
-    /// There is a unit that waits to become packets ([`next_cut`](Self::next_cut)).
-    pub fn stream_opened(&mut self, peer: Peer) -> Result<(), Gone> {
+    pub fn stream_opened(&mut self, now: Time, peer: Peer) -> Result<(), Gone> {
         if let Some(connection) = self.open_mut(peer)? {
-            assert!(connection.send.first_unit().is_none(), "units of another stream are left");
-            connection.stream = StreamState::Open;
+            connection.open_stream(now);
             self.touch(peer.index);
         }
         Ok(())
     }
 
-    /// Reports that a peer has no stream any more. Units wait until there is another stream; units that were
-    /// sent already must become packets in any case: [`next_cut`](Self::next_cut).
-    pub fn stream_cut(&mut self, peer: Peer) {
+    /// Reports that a peer has no stream any more. Its units wait for another one, which is
+    /// [wanted](Self::want_stream) while [there are any](Self::has_units); if there is none for 30 s, or five
+    /// in a row are cut before a unit is acknowledged, the connection is lost.
+    pub fn stream_cut(&mut self, now: Time, peer: Peer) {
         if let Ok(Some(connection)) = self.open_mut(peer) {
-            connection.stream = StreamState::None;
+            connection.lose_stream(now);
+            self.touch(peer.index);
         }
+    }
+
+    /// Whether units to a peer are not acknowledged.
+    pub fn has_units(&self, peer: Peer) -> bool {
+        matches!(self.open(peer), Ok(Some(connection)) if connection.send.has_units())
     }
 
     /// Whether units may be sent to a peer.
@@ -151,7 +141,7 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
 
     /// Queues a unit: whole messages with their headers, `bytes` in total, that take `span` sequence numbers,
     /// as many as packets ([`Laid`](crate::message::framing::Laid)). The endpoint keeps it until the peer has
-    /// acknowledged it, or it becomes packets.
+    /// acknowledged it.
     ///
     /// # Errors
     /// Gives the unit back: no room, no peer, or one that does not know of the connection yet, or never has
@@ -169,27 +159,6 @@ impl<S, R: AsRef<[u8]>> Endpoint<S, R> {
         connection.send.push_unit(unit, span, bytes);
         self.touch(peer.index);
         Ok(())
-    }
-
-    /// The first unit to a peer that has no stream any more; it becomes packets by
-    /// [`replace_cut`](Self::replace_cut).
-    pub fn next_cut(&mut self, peer: Peer) -> Option<Cut<'_, S>> {
-        let connection = self.open_mut(peer).ok().flatten().filter(|connection| !connection.has_stream())?;
-        let payload_bytes_max = connection.agreed.payload_bytes_max();
-        let (place, unit) = connection.send.first_unit()?;
-        Some(Cut { peer, unit, packets: place.span as usize, payload_bytes_max })
-    }
-
-    /// Puts packets in the place of the unit that [`next_cut`](Self::next_cut) has just returned, and returns
-    /// that unit.
-    ///
-    /// # Panics
-    /// No unit was waiting, or the number of packets is not [`Cut::packets`].
-    pub fn replace_cut(&mut self, peer: Peer, packets: impl ExactSizeIterator<Item = S>) -> S {
-        let connection = self.open_mut(peer).ok().flatten().expect("its unit was found");
-        let unit = connection.send.replace_unit(packets);
-        self.touch(peer.index);
-        unit
     }
 
     /// The sequence number of the packet that is expected next from a peer.

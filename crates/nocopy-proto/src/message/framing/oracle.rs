@@ -3,7 +3,7 @@
 //!
 //! Not part of the interface. A violation is a panic, which both report with the input that caused it.
 
-use super::{Kind, Laid, Place, chunks, lay_unit, parse, whole_header, whole_messages};
+use super::{Kind, Place, chunks, parse, whole_header, whole_messages};
 
 /// Reads `bytes` as a payload: chunks follow each other, and a whole message is written again as it was.
 ///
@@ -51,37 +51,21 @@ pub fn check_messages(messages: &[(Kind, &[u8])], payload_bytes_max: usize) {
     assert!(read == messages, "what was read is not what was written");
 }
 
-/// Reads `bytes` as the messages of a unit, and lays them into packets of `payload_bytes_max`: as many as are
-/// counted, with the same messages.
+/// Reads `bytes` as the messages of a unit.
 ///
 /// # Panics
-/// They are not, or what looks only for whole messages finds others.
-pub fn check_unit(bytes: &[u8], payload_bytes_max: usize) {
-    let (mut laid, mut messages) = (Laid::default(), Vec::new());
+/// What looks only for whole messages finds others.
+pub fn check_unit(bytes: &[u8]) {
+    let mut messages = Vec::new();
     for chunk in parse(bytes) {
         let Ok(chunk) = chunk else { return };
         if chunk.place != Place::Whole {
             return;
         }
-        laid.add(chunk.kind, chunk.range.len(), payload_bytes_max);
-        messages.push((chunk.kind, bytes[chunk.range].to_vec()));
+        messages.push((chunk.kind, chunk.range.len()));
     }
-    let first = messages.first().map(|(kind, message)| (*kind, message.len()));
-    assert_eq!(
-        (whole_header(bytes), whole_messages(bytes, usize::MAX)),
-        (first, first.map(|_| messages.len()))
-    );
-    let mut packets: Vec<Vec<u8>> = Vec::new();
-    lay_unit(bytes, payload_bytes_max, |pieces, is_fresh| {
-        if is_fresh {
-            packets.push(Vec::new());
-        }
-        let last = packets.last_mut().expect("the first piece begins one");
-        pieces.iter().for_each(|piece| last.extend_from_slice(piece));
-        assert!(last.len() <= payload_bytes_max);
-    });
-    assert_eq!(packets.len(), laid.packets());
-    assert!(read_back(&packets, payload_bytes_max) == messages, "what was laid is not what was read");
+    let (first, count) = (messages.first().copied(), messages.len());
+    assert_eq!((whole_header(bytes), whole_messages(bytes, usize::MAX)), (first, first.map(|_| count)));
 }
 
 fn read_back(packets: &[Vec<u8>], payload_bytes_max: usize) -> Vec<(Kind, Vec<u8>)> {

@@ -1,5 +1,6 @@
-//! Units among the packets: messages that go by the stream (docs/protocol.md §16). A unit takes the sequence
-//! numbers that its messages would take as packets, so that it can still become these packets.
+//! Units among the packets: messages that go by the stream (docs/protocol.md §16). A unit takes as many
+//! sequence numbers as its messages would take as packets. It stays a unit: what a stream has not delivered
+//! is sent again by the next one.
 
 use std::ops::Range;
 
@@ -33,7 +34,7 @@ impl<S> SendWindow<S> {
         self.tail.push_back(unit);
     }
 
-    /// Gives slots to all units: a packet follows them, or one of them is to become packets.
+    /// Gives slots to all units: a packet follows them, or one of them may be acknowledged before others.
     #[inline]
     pub(super) fn give_slots(&mut self) {
         if !self.tail.is_empty() {
@@ -60,36 +61,68 @@ impl<S> SendWindow<S> {
         place.span.into()
     }
 
-    /// Whether units were queued and not sent, so that not only packets wait to be sent.
+    /// Whether units are to be sent, so that not only packets wait to be sent.
     #[inline]
     pub(in crate::message) fn has_units_queued(&self) -> bool {
         self.units_queued > 0
     }
 
+    /// Whether there are units that are not acknowledged.
+    #[inline]
+    pub(in crate::message) fn has_units(&self) -> bool {
+        self.unit_numbers > 0
+    }
+
+    /// Whether there are such units that the present stream was given.
+    pub(in crate::message) fn has_units_in_flight(&self) -> bool {
+        self.units.len() > self.units_queued
+    }
+
     /// The next unit to send, if everything before it was sent.
     pub(in crate::message) fn next_unit(&self) -> Option<UnitPlace> {
         let next = self.units.len() - self.units_queued;
-        self.units.get(next).filter(|unit| unit.sequence == self.fresh).copied()
+        self.units.get(next).filter(|unit| unit.sequence <= self.fresh).copied()
     }
 
-    /// Notes that the next unit is sent, and returns it.
-    pub(in crate::message) fn send_unit(&mut self) -> &mut S {
+    /// Whether a number, which was not sent, is the first one of a unit.
+    #[inline]
+    pub(super) fn is_unit(&self, sequence: u64) -> bool {
+        self.units_queued > 0 && self.units.binary_search_by_key(&sequence, |unit| unit.sequence).is_ok()
+    }
+
+    /// Notes that the next unit is sent, and returns it, and whether an earlier stream was given it.
+    pub(in crate::message) fn send_unit(&mut self) -> (&mut S, bool) {
         let place = self.next_unit().expect("a unit to send");
         let next = self.units.len() - self.units_queued;
         self.units_queued -= 1;
-        self.fresh = place.end();
-        self.unit(next).expect("kept until it is acknowledged")
+        let again = place.sequence < self.fresh;
+        self.fresh = self.fresh.max(place.end());
+        let unit = match next.checked_sub(self.units.len() - self.tail.len()) {
+            Some(of_tail) => self.tail.get_mut(of_tail),
+            None => self.at(place.sequence).and_then(|slot| slot.packet.as_mut()),
+        };
+        (unit.expect("kept until it is acknowledged"), again)
     }
 
-    /// The unit of a place, unless it became packets.
-    fn unit(&mut self, place: usize) -> Option<&mut S> {
-        match place.checked_sub(self.units.len() - self.tail.len()) {
-            Some(of_tail) => self.tail.get_mut(of_tail),
-            None => {
-                let sequence = self.units[place].sequence;
-                self.at(sequence).filter(|slot| slot.state == State::Unit)?.packet.as_mut()
-            }
-        }
+    /// Queues the units that were sent and are not acknowledged once more: there is another stream.
+    pub(in crate::message) fn repeat_units(&mut self) {
+        self.forget_acknowledged_units();
+        self.units_queued = self.units.len();
+    }
+
+    /// Takes units out of the queue that were sent by an earlier stream, and that the peer has after all.
+    pub(super) fn forget_repeats(&mut self) {
+        let Some(next) = self.next_unit().filter(|unit| unit.sequence < self.fresh) else { return };
+        self.forget_acknowledged_units();
+        let sent = self.units.partition_point(|unit| unit.sequence < next.sequence);
+        self.units_queued = self.units.len() - sent;
+    }
+
+    /// Forgets the places of units that are acknowledged behind a gap.
+    fn forget_acknowledged_units(&mut self) {
+        let Self { units, slots, first, .. } = self;
+        let slot = |unit: &UnitPlace| slots.get(unit.sequence.saturating_sub(*first) as usize);
+        units.retain(|unit| slot(unit).is_none_or(|slot| slot.state == State::Unit));
     }
 
     /// Whether an acknowledgement covers only a part of a unit, which no receiver reports.
@@ -103,49 +136,15 @@ impl<S> SendWindow<S> {
 
     /// The unit that begins with this number, below which everything is acknowledged.
     pub(super) fn unit_at(&mut self, sequence: u64) -> Option<UnitPlace> {
-        while self.units.front().is_some_and(|unit| unit.sequence < sequence) {
-            self.units.pop_front();
-        }
+        self.forget_units_below(sequence);
         self.units.front().filter(|unit| unit.sequence == sequence).copied()
     }
 
-    /// Forgets places of units that are acknowledged.
-    pub(super) fn forget_units(&mut self) {
-        while self.units.front().is_some_and(|unit| unit.sequence < self.first) {
+    /// Forgets the places of units that are acknowledged.
+    pub(super) fn forget_units_below(&mut self, sequence: u64) {
+        while self.units.front().is_some_and(|unit| unit.sequence < sequence) {
             self.units.pop_front();
         }
-    }
-
-    /// The first unit that is not acknowledged.
-    pub(in crate::message) fn first_unit(&mut self) -> Option<(UnitPlace, &mut S)> {
-        let first = (0..self.units.len()).find(|place| self.unit(*place).is_some())?;
-        let place = self.units[first];
-        Some((place, self.unit(first)?))
-    }
-
-    /// Makes [the first unit](Self::first_unit) packets, which take its numbers, and gives it back. If it was
-    /// sent they count as lost, otherwise they are sent in their turn. Panics if there is no unit, or if it
-    /// has another number of packets than sequence numbers.
-    pub(in crate::message) fn replace_unit(&mut self, packets: impl ExactSizeIterator<Item = S>) -> S {
-        self.give_slots();
-        let (place, _) = self.first_unit().expect("a unit to replace");
-        assert_eq!(packets.len(), place.span as usize, "packets for the numbers of a unit");
-        self.unit_numbers -= place.span as usize;
-        let is_sent = place.sequence < self.fresh;
-        let before = self.units.len();
-        self.units.retain(|unit| unit.sequence != place.sequence);
-        self.units_queued -= if is_sent { 0 } else { before - self.units.len() };
-        let mut unit = None;
-        for (sequence, packet) in (place.sequence..).zip(packets) {
-            let slot = self.at(sequence).expect("it is not acknowledged");
-            let state = if is_sent { State::Lost } else { State::Queued };
-            let before = std::mem::replace(slot, Slot { state, repeated: is_sent, ..Slot::new(packet) });
-            unit = unit.or(before.packet);
-            if is_sent {
-                self.lost.push_back(sequence);
-            }
-        }
-        unit.expect("it is not acknowledged")
     }
 }
 
@@ -177,13 +176,13 @@ mod tests {
         assert_eq!((window.next_fresh(), window.next_unit()), (Some(0), None));
         window.send(0, now);
         assert_eq!((window.next_fresh(), window.next_unit().map(|unit| unit.span)), (None, Some(3)));
-        assert_eq!(*window.send_unit(), 1);
+        assert_eq!(window.send_unit(), (&mut 1, false));
         assert_eq!(
             (window.next_fresh(), window.next_unit(), window.has_units_queued()),
             (Some(4), None, true)
         );
         assert_eq!(*window.send_next(now), 4);
-        assert_eq!(*window.send_unit(), 5);
+        assert_eq!(window.send_unit(), (&mut 5, false));
         assert!(window.has_nothing_to_send() && !window.has_units_queued());
         assert_eq!(window.in_flight(), 2, "units are not counted among the packets");
     }
@@ -198,7 +197,10 @@ mod tests {
         window.push_unit(6, 700, 1_000_000);
         assert_eq!((window.slots.len(), window.len(), window.packets(), window.end()), (5, 706, 2, 706));
         assert_eq!((acknowledge(&mut window, 6), window.slots.len(), window.len()), (Some(4), 0, 700));
-        assert_eq!((*window.send_unit(), window.first_unit().map(|(place, _)| place.span)), (6, Some(700)));
+        assert_eq!(
+            (window.next_unit().map(|unit| unit.span), window.send_unit()),
+            (Some(700), (&mut 6, false))
+        );
         assert!(window.has_nothing_to_send());
         assert_eq!((window.push(706), window.slots.len()), (706, 701));
         assert_eq!((acknowledge(&mut window, 706), window.slots.len()), (Some(1), 1));
@@ -228,20 +230,39 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_becomes_packets_of_its_numbers() {
+    fn units_are_sent_again_by_another_stream_unless_they_are_acknowledged() {
         let (mut window, now) = (window(), Time::from_ns(1));
+        window.push_unit(6, 2, 2000);
         window.send(0, now);
         window.send_unit();
-        assert_eq!((window.len(), window.packets()), (6, 2));
-        assert_eq!(window.replace_unit([11, 12, 13].into_iter()), 1);
-        assert_eq!(window.packets(), 5);
-        assert_eq!(window.replace_unit([15].into_iter()), 5);
-        assert!(window.first_unit().is_none() && !window.has_units_queued());
-        let lost: Vec<_> =
-            (1..4).map(|sequence| (window.next_lost(), *window.send(sequence, now).0)).collect();
-        assert_eq!(lost, [(Some(1), 11), (Some(2), 12), (Some(3), 13)]);
-        assert_eq!(window.next_lost(), None);
-        assert_eq!((*window.send_next(now), *window.send_next(now)), (4, 15));
-        assert_eq!((acknowledge(&mut window, 6), window.len()), (Some(6), 0));
+        window.send(4, now);
+        window.send_unit();
+        window.repeat_units();
+        assert!(!window.has_nothing_to_send() && window.next_fresh().is_none());
+        // The peer has one of them after all, behind a gap.
+        let (span, mut free) = (Span::from_millis(1), Vec::new());
+        window.acknowledge(1, std::iter::once(5..6), span, now, &mut free).unwrap();
+        assert_eq!(free, [0, 5]);
+        assert_eq!(window.send_unit(), (&mut 1, true));
+        assert_eq!(window.send_unit(), (&mut 6, false), "it had waited");
+        assert!(window.next_unit().is_none() && window.has_units());
+        // What was sent again is acknowledged in order.
+        window.repeat_units();
+        assert_eq!(acknowledge(&mut window, 6), Some(2));
+        assert_eq!((*window.send_unit().0, acknowledge(&mut window, 8)), (6, Some(1)));
+        assert!(window.has_nothing_to_send() && !window.has_units() && window.units.is_empty());
+    }
+
+    #[test]
+    fn packets_are_sent_while_units_wait_for_another_stream() {
+        let (mut window, now) = (SendWindow::new(0), Time::from_ns(1));
+        window.push_unit(0, 2, 2000);
+        window.send_unit();
+        window.push(2);
+        window.repeat_units();
+        assert_eq!((window.next_fresh(), window.next_unit().map(|unit| unit.sequence)), (Some(2), Some(0)));
+        window.send(2, now);
+        assert!(!window.has_nothing_to_send() && window.has_units_queued());
+        assert_eq!((acknowledge(&mut window, 3), window.has_units_queued()), (Some(2), false));
     }
 }

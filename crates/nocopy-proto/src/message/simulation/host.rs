@@ -45,10 +45,6 @@ pub struct HostCounts {
     pub without_memory: u64,
     /// Bytes of messages that were read.
     pub read_bytes: u64,
-    /// Units given to streams.
-    pub units: u64,
-    /// Units that became packets, since their stream was cut.
-    pub units_cut: u64,
 }
 
 /// What all hosts of a simulation know.
@@ -103,6 +99,8 @@ pub(super) struct Host {
     pub(super) inbox: Inbox,
     pub(super) puts: Puts,
     pub(super) wants_streams: Vec<Peer>,
+    /// When streams are wanted again for units that wait for one.
+    pub(super) wants_again: Time,
     /// Datagrams that the endpoint keeps.
     pub(super) kept: usize,
     /// Packets that the endpoint keeps.
@@ -128,6 +126,7 @@ impl Host {
             inbox: Inbox::default(),
             puts: Puts::default(),
             wants_streams: Vec::new(),
+            wants_again: Time::default(),
             kept: 0,
             queued: 0,
             away: None,
@@ -258,15 +257,15 @@ impl Host {
                 speaks_at = speaks_at.into_iter().chain(next).min();
             }
             self.wants_streams.extend(std::iter::from_fn(|| self.endpoint.next_asking()));
-            self.replace_units(); // that were packed before the stream was cut
             self.collect(truth);
             blocked = self.transmit(now, departures);
             if !self.note_events(now, truth) && !news {
                 break; // nothing came of it
             }
         }
+        let wants_at = self.want_streams_for_units(now);
         let reads_at = self.settings.reading.filter(|_| self.is_listening()).map(|_| self.reads_at);
-        [blocked.or(self.endpoint.poll_timeout()), speaks_at, reads_at].into_iter().flatten().min()
+        [blocked.or(self.endpoint.poll_timeout()), speaks_at, reads_at, wants_at].into_iter().flatten().min()
     }
 
     pub(super) fn opens_streams_at_once(&self) -> bool {
@@ -389,7 +388,6 @@ impl Host {
                     (to.remote, datagram)
                 }
                 Transmit::Unit { peer, unit, header } => {
-                    self.counts.units += 1;
                     let (datagram, to) = ([&header[..], unit].concat(), self.address);
                     departures.push(Departure { at: now, to, datagram, stream: Some(peer) });
                     continue;

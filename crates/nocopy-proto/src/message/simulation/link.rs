@@ -177,7 +177,7 @@ impl Link {
         Some((departure, congested))
     }
 
-    fn is_partitioned(&self, now: Time) -> bool {
+    pub(super) fn is_partitioned(&self, now: Time) -> bool {
         let since_start = now.since(Time::default());
         self.settings.partitions.iter().any(|window| window.contains(&since_start))
     }

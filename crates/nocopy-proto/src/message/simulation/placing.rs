@@ -98,7 +98,7 @@ fn puts_are_done_in_order() {
             let there = world.puts(server);
             assert!(there.regions.memory(region) == Some(&expected), "{name}, seed {seed}");
             (straight, placed) = (straight + there.straight, placed + there.placed.len());
-            cut += world.counts(client).units_cut;
+            cut += world.endpoint(client).counters().units_sent_again;
             let heard = |world: &World| world.flows().all(|flow| flow.received == flow.traffic.messages);
             assert!(world.run_until(600 * SECOND, heard), "{:?}", world.faults());
             assert_leaves_nothing(&mut world, hosts, to_server);

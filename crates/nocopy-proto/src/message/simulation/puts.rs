@@ -173,10 +173,6 @@ impl Host {
         news
     }
 
-    pub(super) fn beside(&self) -> Vec<Peer> {
-        self.endpoint.all_peers().filter(|peer| self.endpoint.main_of(*peer).is_some()).collect()
-    }
-
     /// Registers memory that a peer may write to.
     #[cfg(test)]
     pub(super) fn register(&mut self, writer: Peer, bytes: usize) -> crate::message::Region {

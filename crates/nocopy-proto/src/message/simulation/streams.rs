@@ -9,9 +9,11 @@ use fastrand::Rng;
 
 use super::host::{Host, Truth};
 use super::puts::Puts;
-use crate::message::framing::lay_unit;
 use crate::message::wire::{HEADER_BYTES, Unit};
 use crate::message::{Arriving, Endpoint, Peer, Time};
+
+/// How long after a stream was wanted for units that wait another one is.
+pub(super) const WANTS_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub struct StreamSettings {
@@ -94,7 +96,7 @@ pub(super) struct Inbox {
     of: BTreeMap<Peer, VecDeque<Vec<u8>>>,
     /// Units that the endpoint keeps.
     pub(super) kept: usize,
-    /// Units that were skipped, because their messages arrive by datagrams.
+    /// Units that were skipped, because they had arrived by an earlier stream.
     pub(super) passed: u64,
 }
 
@@ -151,35 +153,23 @@ impl Inbox {
 }
 
 impl Host {
-    /// Handles the cut of the stream to a peer: its units become packets.
-    pub(super) fn stream_cut(&mut self, peer: Peer) {
-        self.endpoint.stream_cut(peer);
-        self.replace_units_to(peer);
+    /// Handles the cut of the stream to a peer: what was not read is lost.
+    pub(super) fn stream_cut(&mut self, now: Time, peer: Peer) {
+        self.endpoint.stream_cut(now, peer);
+        self.inbox.of.remove(&peer);
     }
 
-    /// Turns units to peers without a stream into packets.
-    pub(super) fn replace_units(&mut self) {
-        for at in 0..self.conversations.len() {
-            self.replace_units_to(self.conversations[at].peer);
+    /// Wants streams for units that wait for one; returns when to want them again.
+    pub(super) fn want_streams_for_units(&mut self, now: Time) -> Option<Time> {
+        let peers = self.endpoint.all_peers();
+        let waits = |peer: &Peer| self.endpoint.has_units(*peer) && !self.endpoint.has_stream(*peer);
+        let waiting: Vec<Peer> = peers.filter(waits).collect();
+        if !waiting.is_empty() && now >= self.wants_again {
+            self.wants_again = now + WANTS_AGAIN_AFTER;
+            let endpoint = &mut self.endpoint;
+            let opens = |peer: &Peer| matches!(endpoint.want_stream(*peer), Ok(Some(_)));
+            self.wants_streams.extend(waiting.iter().copied().filter(opens));
         }
-        for peer in self.beside() {
-            self.replace_units_to(peer);
-        }
-    }
-
-    fn replace_units_to(&mut self, peer: Peer) {
-        while let Some(cut) = self.endpoint.next_cut(peer) {
-            let mut packets: Vec<Vec<u8>> = Vec::new();
-            lay_unit(cut.unit, cut.payload_bytes_max, |pieces, is_fresh| {
-                if is_fresh {
-                    packets.push(Vec::new());
-                }
-                let last = packets.last_mut().expect("the first piece begins one");
-                pieces.iter().for_each(|piece| last.extend_from_slice(piece));
-            });
-            self.queued += packets.len() - 1;
-            self.counts.units_cut += 1;
-            self.endpoint.replace_cut(peer, packets.into_iter());
-        }
+        (!waiting.is_empty()).then_some(self.wants_again)
     }
 }

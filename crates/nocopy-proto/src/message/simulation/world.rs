@@ -10,13 +10,15 @@ use fastrand::Rng;
 use super::conversation::End;
 use super::host::{Away, Departure, Host, HostCounts, HostSettings, Truth};
 use super::link::{Link, LinkCounts};
-use super::streams::Streams;
+use super::streams::{Streams, WANTS_AGAIN_AFTER};
 use super::traffic::{Flow, Traffic};
 use crate::message::{Event, Peer, Time};
 
 /// A host that is woken this often while no time passes spins instead of waiting.
 const WAKES_AT_ONCE_MAX: u32 = 1_000;
 const PORT: u16 = 7_000;
+/// A unit is about as long, at most.
+const UNIT_BYTES: usize = 10_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostId(usize);
@@ -227,10 +229,14 @@ impl World {
                     self.drive(host);
                 }
             }
+            // Nor is a connection of TCP opened without a path.
+            Happening::StreamOpens { .. } if self.hosts.iter().any(|node| node.link.is_partitioned(at)) => {
+                self.schedule(at + Duration::from_millis(100), happening);
+            }
             Happening::StreamOpens { host, peer } => self.open_stream(host, peer),
             Happening::StreamIsCut { stream } => self.cut_stream(stream),
             Happening::CutIsTold { host, peer } => {
-                self.hosts[host].host.stream_cut(peer);
+                self.hosts[host].host.stream_cut(at, peer);
                 self.drive(host);
             }
             Happening::Wake { host } => {
@@ -310,13 +316,17 @@ impl World {
             self.truth.fault(|| "a stream was attached to another connection".into());
         }
         for (host, peer) in [(host, peer), (other, other_peer)] {
-            let opened = self.hosts[host].host.endpoint.stream_opened(peer);
+            let opened = self.hosts[host].host.endpoint.stream_opened(self.now, peer);
             opened.expect("it has just said that there is the connection");
         }
         let stream = self.streams.open([(host, peer), (other, other_peer)]);
         let settings = &self.hosts[host].host.settings;
         if let Some(most) = settings.streams.as_ref().and_then(|streams| streams.cut_after) {
-            let after = Duration::from_nanos(self.random.u64(..=most.as_nanos() as u64));
+            // Long enough for a unit and its acknowledgement: otherwise the connection is lost after five.
+            let of_unit =
+                |node: &Node| node.link.settings.delay + node.link.settings.transmission(UNIT_BYTES);
+            let least = 4 * self.hosts.iter().map(of_unit).max().unwrap_or_default();
+            let after = least + Duration::from_nanos(self.random.u64(..=most.as_nanos() as u64));
             self.schedule(self.now + after, Happening::StreamIsCut { stream });
         }
         self.drive(host);
@@ -324,7 +334,7 @@ impl World {
     }
 
     /// Cuts a stream: units in flight may still arrive for a time, and the ends learn of it one after the
-    /// other. Then another stream is opened.
+    /// other. Then another stream is opened, if the client opens them before it needs them.
     fn cut_stream(&mut self, stream: usize) {
         let ends = self.streams.ends(stream);
         let mut soon = || self.now + Duration::from_micros(self.random.u64(..3_000));
@@ -334,7 +344,9 @@ impl World {
             self.schedule(at, Happening::CutIsTold { host, peer });
         }
         let (host, peer) = ends[0];
-        self.schedule(self.now + Duration::from_millis(5), Happening::StreamOpens { host, peer });
+        if self.hosts[host].host.opens_streams_at_once() {
+            self.schedule(self.now + WANTS_AGAIN_AFTER, Happening::StreamOpens { host, peer });
+        }
     }
 
     fn schedule(&mut self, at: Time, happening: Happening) {

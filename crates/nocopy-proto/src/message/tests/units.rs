@@ -11,13 +11,14 @@ fn settings() -> Settings {
     Settings { streams: true, ..Settings::default() }
 }
 
-/// A unit of one plain message, and the number of packets it would be.
-fn unit(bytes: usize, payload_bytes_max: usize) -> (Vec<u8>, u32) {
+/// A unit of one plain message, the number of packets it would be, and its bytes.
+fn unit(bytes: usize, payload_bytes_max: usize) -> (Vec<u8>, u32, u32) {
     let mut header = [0; framing::CHUNK_HEADER_BYTES_MAX];
     let header_bytes = framing::put_whole_header(Kind::Plain, bytes, &mut header);
     let mut laid = Laid::default();
     laid.add(Kind::Plain, bytes, payload_bytes_max);
-    ([&header[..header_bytes], &vec![7; bytes]].concat(), laid.packets() as u32)
+    let unit = [&header[..header_bytes], &vec![7; bytes]].concat();
+    (unit, laid.packets() as u32, (header_bytes + bytes) as u32)
 }
 
 /// The same Connect with another datagram length.
@@ -55,15 +56,14 @@ fn answered(settings: &Settings) -> (Table, Peer, usize, Vec<u8>, wire::Accept) 
 fn with_stream(settings: &Settings) -> (Table, [Peer; 2]) {
     let (mut table, client, server) = Table::connected(settings);
     for (host, peer) in [(0, client), (1, server)] {
-        table.hosts[host].stream_opened(peer).unwrap();
+        table.hosts[host].stream_opened(table.now, peer).unwrap();
     }
     (table, [client, server])
 }
 
 /// Queues a unit of one message.
 fn send(table: &mut Table, from: usize, to: Peer, bytes: usize) {
-    let (unit, span) = unit(bytes, table.hosts[from].payload_bytes_max(to).unwrap());
-    let unit_bytes = unit.len() as u32;
+    let (unit, span, unit_bytes) = unit(bytes, table.hosts[from].payload_bytes_max(to).unwrap());
     table.hosts[from].queue_unit(to, unit, span, unit_bytes).unwrap();
 }
 
@@ -148,9 +148,8 @@ fn a_unit_goes_at_once_where_nothing_else_does() {
     }
     assert!(sent == [1, 2, 3] && host.poll_transmit(now).is_none() && host.counters().units_sent == 3);
     host.queue(client, vec![0; 8]).unwrap();
-    let behind =
-        host.send_unit_at_once(now, client, (vec![4], 1, 1), |_, _| unreachable!("it would overtake"));
-    assert_eq!(behind, Err(vec![4]));
+    let overtake = |_: &mut _, _: &_| unreachable!("it would overtake");
+    assert_eq!(host.send_unit_at_once(now, client, (vec![4], 1, 1), overtake), Err(vec![4]));
 }
 
 proptest! {
@@ -166,8 +165,7 @@ proptest! {
             let [sent, same] = twins.each_mut().map(|(table, peers)| {
                 for _ in 0..units {
                     let (now, host, peer) = (table.now, &mut table.hosts[from], peers[from]);
-                    let (unit, span) = unit(bytes, host.payload_bytes_max(peer).unwrap());
-                    let unit_bytes = unit.len() as u32;
+                    let (unit, span, unit_bytes) = unit(bytes, host.payload_bytes_max(peer).unwrap());
                     let mut at_once = None;
                     let rejected = host.send_unit_at_once(now, peer, (unit, span, unit_bytes), |unit, header| {
                         at_once = Some([&header[..], unit].concat());
@@ -243,8 +241,7 @@ fn units_behind_a_gap_do_not_keep_memory_from_others() {
                 table.hosts[1].refuse_unit(table.now);
             }
         }
-        let lost = lost(&mut table.hosts[1]);
-        assert_eq!(lost, is_short.then_some(Event::Lost(peer, LostReason::Stalled)));
+        assert_eq!(lost(&mut table.hosts[1]), is_short.then_some(Event::Lost(peer, LostReason::Stalled)));
     }
 }
 
@@ -264,8 +261,7 @@ fn a_unit_that_comes_slowly_is_progress_if_it_is_next() {
             table.hosts[1].unit_goes_on(peer, &unit);
             table.hosts[1].refuse_unit(table.now);
         }
-        let lost = lost(&mut table.hosts[1]);
-        assert_eq!(lost, (behind > 0).then_some(Event::Lost(peer, LostReason::Stalled)));
+        assert_eq!(lost(&mut table.hosts[1]), (behind > 0).then_some(Event::Lost(peer, LostReason::Stalled)));
     }
 }
 
@@ -330,8 +326,8 @@ fn an_acknowledgement_does_not_wait_in_a_stream() {
 /// An end that is answered by units only hears its peer nevertheless.
 #[test]
 fn answers_by_a_stream_alone_are_no_silence() {
-    let settings =
-        Settings { keep_alive: Duration::from_secs(1), dead_after: Duration::from_secs(1), ..settings() };
+    let second = Duration::from_secs(1);
+    let settings = Settings { keep_alive: second, dead_after: second, ..settings() };
     let (mut table, [client, server]) = with_stream(&settings);
     for round in 0..5_000 {
         for (from, to) in [(0, client), (1, server)] {
@@ -357,11 +353,11 @@ fn a_late_unit_says_nothing_of_the_round_trip() {
     table.settle(|_, _| true);
     send(&mut table, 1, server, 10_000);
     table.settle(|_, _| true);
-    let before = table.hosts[0].statistics(client).unwrap().unwrap().round_trip;
+    let round_trip = |host: &Host| host.statistics(client).unwrap().unwrap().round_trip;
+    let before = round_trip(&table.hosts[0]);
     let (_, unit) = table.units.pop().expect("it was sent");
     table.hosts[0].handle_unit(table.now + Duration::from_secs(2), client, unit);
-    let after = table.hosts[0].statistics(client).unwrap().unwrap().round_trip;
-    assert_eq!((after, table.hosts[0].unacknowledged(client)), (before, Ok(0)));
+    assert_eq!((round_trip(&table.hosts[0]), table.hosts[0].unacknowledged(client)), (before, Ok(0)));
 }
 
 #[test]
@@ -377,8 +373,7 @@ fn units_are_not_kept_in_the_memory_for_packets() {
             table.sleep_while(Duration::from_millis(500), |from, datagram| from == 0 || !is_data(datagram));
             table.hosts[1].want_packets(table.now);
         }
-        let lost = lost(&mut table.hosts[1]);
-        assert_eq!(lost, has_packet.then_some(Event::Lost(server, LostReason::Stalled)));
+        assert_eq!(lost(&mut table.hosts[1]), has_packet.then_some(Event::Lost(server, LostReason::Stalled)));
     }
 }
 
@@ -411,29 +406,80 @@ fn an_attached_stream_keeps_the_length_of_packets() {
     let client = 1 - server;
     let (host, now) = (&mut table.hosts[server], table.now);
     let payload_bytes_max = host.payload_bytes_max(peer).unwrap();
-    let (bytes, span) = unit(4_000, payload_bytes_max);
-    let unit_bytes = bytes.len() as u32;
-    let refused = host.queue_unit(peer, bytes.clone(), span, unit_bytes);
-    assert_eq!(
-        refused.unwrap_err().1.to_string(),
-        "no room: the peer has not acknowledged enough yet; wait for it to be writable",
-        "nothing was heard of the peer"
-    );
+    let (bytes, span, unit_bytes) = unit(4_000, payload_bytes_max);
+    let refused = host.queue_unit(peer, bytes.clone(), span, unit_bytes).unwrap_err().1;
+    assert!(matches!(refused, QueueError::Full), "nothing was heard of the peer");
     assert_eq!(host.want_stream(peer).unwrap(), None, "nor does it know the key");
     let key = accept.parameters.stream_key.expect("it takes streams");
     let attach = Attach { to: accept.server_id, from: accept.client_id, key };
     let (attached, _) = host.attach(address(client).ip(), &attach).expect("it is right");
     assert_eq!(attached, peer);
     assert_eq!(host.poll_event(), Some(Event::Connected(peer, address(client))));
-    host.stream_opened(peer).unwrap();
+    host.stream_opened(now, peer).unwrap();
     host.queue_unit(peer, bytes, span, unit_bytes).unwrap();
     host.handle_datagram(now, address(client), false, shorter(&connect, 512));
-    host.stream_cut(peer);
-    let cut = host.next_cut(peer).expect("it is queued");
-    let mut packets = 0;
-    framing::lay_unit(cut.unit, cut.payload_bytes_max, |_, is_fresh| packets += usize::from(is_fresh));
-    assert_eq!((packets, cut.payload_bytes_max), (span as usize, payload_bytes_max));
-    host.replace_cut(peer, vec![Vec::new(); packets].into_iter());
+    assert_eq!(host.payload_bytes_max(peer), Ok(payload_bytes_max));
+}
+
+/// Has a stream opened at the first end, by which everything that waits is sent.
+fn open_stream(table: &mut Table, peer: Peer) {
+    table.hosts[0].stream_opened(table.now, peer).unwrap();
+    table.settle(|_, _| true);
+}
+
+#[test]
+fn units_are_sent_again_by_the_next_stream() {
+    let (mut table, [client, _]) = with_stream(&settings());
+    for bytes in [4_000, 5_000] {
+        send(&mut table, 0, client, bytes);
+    }
+    table.settle(|_, _| true);
+    let first = std::mem::take(&mut table.units);
+    table.hosts[0].stream_cut(table.now, client);
+    assert!(table.hosts[0].has_units(client) && !table.hosts[0].has_stream(client));
+    send(&mut table, 0, client, 6_000);
+    table.settle(|_, _| true);
+    assert!(table.units.is_empty(), "there is no stream");
+    open_stream(&mut table, client);
+    let messages = |(_, unit): &(usize, Vec<u8>)| unit[HEADER_BYTES..].to_vec();
+    assert!(table.units[..2].iter().map(messages).eq(first.iter().map(messages)) && table.units.len() == 3);
+    let Counters { units_sent, units_sent_again, .. } = table.hosts[0].counters();
+    assert_eq!((units_sent, units_sent_again), (3, 2));
+}
+
+/// The peer answers by datagrams, but no stream can be opened any more.
+#[test]
+fn a_connection_whose_units_get_no_stream_is_lost() {
+    let (mut table, [client, _]) = with_stream(&settings());
+    send(&mut table, 0, client, 4_000);
+    table.settle(|_, _| true);
+    table.hosts[0].stream_cut(table.now, client);
+    table.sleep_while(Duration::from_secs(29), |_, _| true);
+    assert!(table.hosts[0].has_peer(client), "it waits");
+    table.sleep_while(Duration::from_secs(2), |_, _| true);
+    assert_eq!(lost(&mut table.hosts[0]), Some(Event::Lost(client, LostReason::Silent)));
+}
+
+#[test]
+fn streams_that_are_cut_before_a_unit_is_acknowledged_end_a_connection() {
+    let (mut table, [client, server]) = with_stream(&settings());
+    send(&mut table, 0, client, 4_000);
+    for number in 1..=8 {
+        open_stream(&mut table, client);
+        if number == 4 {
+            let (_, unit) = table.units.pop().expect("it was sent again");
+            table.hosts[1].handle_unit(table.now, server, unit);
+            table.sleep_while(Duration::from_millis(50), |_, _| true);
+            send(&mut table, 0, client, 5_000);
+        }
+        table.hosts[0].stream_cut(table.now, client);
+        table.sleep_while(Duration::from_millis(10), |_, _| true);
+        assert!(table.hosts[0].has_peer(client), "{number} streams");
+    }
+    open_stream(&mut table, client);
+    table.hosts[0].stream_cut(table.now, client);
+    table.sleep_while(Duration::from_millis(10), |_, _| true);
+    assert_eq!(lost(&mut table.hosts[0]), Some(Event::Lost(client, LostReason::Silent)));
 }
 
 /// Not even with the key that it gave: the client opens the streams.

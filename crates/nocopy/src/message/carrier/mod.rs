@@ -283,13 +283,6 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The room that is left after this many packets.
-    #[inline]
-    pub(super) fn without(self, packets: usize) -> Self {
-        let less = |room: usize| room.saturating_sub(packets);
-        Self { packets: less(self.packets), fragments: less(self.fragments), ..self }
-    }
-
     /// Whole packets or fragments, whichever is fewer.
     pub(super) fn either(self) -> usize {
         self.packets.min(self.fragments)

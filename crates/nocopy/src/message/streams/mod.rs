@@ -17,7 +17,6 @@ mod places;
 mod progress;
 mod reading;
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -80,6 +79,8 @@ const TURNS: u32 = 256;
 const DESCRIPTORS_A_STREAM: usize = 4;
 /// The longest interval between two checks of streams that are being opened, wait for memory, or stall.
 const CARE_INTERVAL: Duration = Duration::from_millis(1);
+/// The same for streams that were cut.
+const CUT_INTERVAL: Duration = Duration::from_millis(100);
 /// The same for streams that read a unit into a posted buffer.
 const PLACED_INTERVAL: Duration = Duration::from_millis(500);
 /// The longest time between two such checks that counts.
@@ -96,12 +97,10 @@ counters! {
         streams_attached,
         /// Streams that were cut.
         streams_cut,
-        /// Units that became packets because their stream was cut.
-        units_to_packets,
         /// Streams that were closed because they named no connection in time, or because too many were
         /// waiting.
         streams_refused,
-        /// Units that were skipped because their messages had arrived by datagrams.
+        /// Units that were skipped because they had arrived by an earlier stream.
         units_passed,
         /// How often reading of a stream paused because there was no memory for its next unit.
         units_without_memory,
@@ -131,10 +130,8 @@ pub(super) struct Streams {
     open: Vec<Peer>,
     /// Streams with new data since the last flush.
     to_flush: Vec<u32>,
-    /// Peers without a stream whose units must become packets.
-    cut: VecDeque<Peer>,
-    /// The number of packets for which they wait.
-    held_back: usize,
+    /// Peers whose stream was cut: until that is reported, and while their units wait for another one.
+    cut: Vec<Peer>,
     /// Counts batches: messages that are handed over together.
     batch: u32,
     /// A message of this batch found no room.
@@ -218,8 +215,7 @@ impl Streams {
             outgoing: Outgoing::default(),
             open: Vec::new(),
             to_flush: Vec::new(),
-            cut: VecDeque::new(),
-            held_back: 0,
+            cut: Vec::new(),
             batch: 0,
             is_refused: false,
             looks: 0,
@@ -455,10 +451,10 @@ impl Streams {
         Free { left, all: OWNED_BYTES_MAX }
     }
 
-    /// Notes that a peer has units without a stream.
+    /// Notes that a peer may have units without a stream.
     pub(super) fn note_cut(&mut self, peer: Peer) {
         if !self.cut.contains(&peer) {
-            self.cut.push_back(peer);
+            self.cut.push(peer);
         }
     }
 
@@ -769,56 +765,59 @@ impl Streams {
                 came |= self.read(stream, now, protocol);
             }
         }
+        self.places.leave_kept(at, |peer| !protocol.has_peer(peer));
         if others || !self.openings.is_idle() {
             self.openings.accept(at, &self.poll, &mut self.counters);
         }
         while let Some(attached) =
             self.openings.next(at, protocol, &self.places, &self.poll, &mut self.counters)
         {
-            self.attach(attached, protocol);
+            self.attach(attached, now.now(), protocol);
         }
         came
     }
 
-    /// Adds an attached stream: it is read, and used to send if the peer has no other.
-    fn attach(&mut self, attached: Attached, protocol: &mut Protocol) {
+    /// Adds an attached stream, which is read, and used to send.
+    fn attach(&mut self, attached: Attached, now: Time, protocol: &mut Protocol) {
         let Attached { peer, stream } = attached;
         let Ok(Some(PeerStats { address, .. })) = protocol.statistics(peer) else { return }; // it is closed
         let from = address.ip();
         if let Some(former) = self.stream_of(peer) {
             self.lose(former); // the client has given it up
         }
+        self.places.leave_kept(Instant::now(), |kept| kept == peer);
         if !self.places.has_one_for(from) {
             return;
         }
         if let Some(surplus) = self.places.surplus(from) {
             self.lose(surplus);
+            self.places.leave(surplus);
         }
-        let number = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
+        let number = (0..).find(|number| !self.places.is_taken(*number)).expect("places are few") as usize;
         let (asks, reading) = (epoll::EventFlags::IN, Reading::new());
         let (progress, placing) = (Progress::new(self.lacked), Progress::new(self.attended));
         let mut beside = Beside { peer, from, stream, reading, asks, progress, placing };
         let data = epoll::EventData::new_u64(number as u64);
         if epoll::modify(&self.poll, beside.stream.receiver().kernel_socket(), data, asks).is_err() {
-            return; // it is closed, and the peer goes on by datagrams
+            return; // it is closed, as if it had been cut
         }
         self.watch_all();
         self.counters.streams_attached += 1;
-        if number == self.all.len() {
-            self.all.push(None);
+        if number >= self.all.len() {
+            self.all.resize_with(number + 1, || None);
         }
         self.all[number] = Some(beside);
-        self.places.take(number as u32, from);
-        if !self.cut.contains(&peer) && protocol.stream_opened(peer).is_ok() {
+        self.places.take(number as u32, peer, from);
+        if protocol.stream_opened(now, peer).is_ok() {
             self.way(peer).stream = Some(number as u32);
         }
     }
 
-    /// Removes a stream that cannot be used any more.
+    /// Removes a stream that cannot be used any more. Its place is kept for the next one of its peer.
     #[cold]
     fn lose(&mut self, stream: u32) {
-        let Some(mut beside) = self.all[stream as usize].take() else { return };
-        self.places.leave(stream);
+        let Some(mut beside) = self.all.get_mut(stream as usize).and_then(Option::take) else { return };
+        self.places.keep(stream, Instant::now());
         self.unwatched = self.unwatched.filter(|unwatched| *unwatched != stream);
         self.counters.streams_cut += 1;
         self.stuck -= u32::from(beside.asks.contains(epoll::EventFlags::OUT));
@@ -879,8 +878,9 @@ impl Streams {
         let beside = self.all[0].take();
         self.places.leave(0);
         |streams| {
-            let from = beside.as_ref().expect("it was the first").from;
-            streams.places.take(streams.all.len() as u32, from);
+            let (peer, from) =
+                beside.as_ref().map(|beside| (beside.peer, beside.from)).expect("it was the first");
+            streams.places.take(streams.all.len() as u32, peer, from);
             streams.all.push(beside);
         }
     }
@@ -895,55 +895,25 @@ impl Streams {
         epoll::modify(&self.poll, socket, data, beside.asks).unwrap();
     }
 
-    /// A peer whose stream was cut.
+    /// Whether the stream of a peer was cut, and that was not reported, or units wait for another one.
     #[inline]
-    pub(super) fn next_cut(&self) -> Option<Peer> {
-        self.cut.front().copied()
+    pub(super) fn has_cut(&self) -> bool {
+        !self.cut.is_empty()
     }
 
-    /// Begins to visit the peers whose streams were cut; returns their number.
-    pub(super) fn look_at_cuts(&mut self) -> usize {
-        self.held_back = 0;
-        self.cut.len()
-    }
-
-    /// Notes that the current peer waits for this many packets, which others must not take, and moves to the
-    /// next peer.
-    pub(super) fn wait_for_packets(&mut self, packets: usize) {
-        self.held_back = self.held_back.max(packets);
-        self.cut.rotate_left(1);
-    }
-
-    /// Packets that are reserved for cut units.
-    #[inline]
-    pub(super) fn held_back(&self) -> usize {
-        self.held_back
-    }
-
-    /// Frees frames that hold units; returns whether there were any.
-    pub(super) fn gather(&mut self) -> bool {
-        self.outgoing.gather()
-    }
-
-    /// Notes that all units of the peer have become packets, so that another stream may be used.
-    pub(super) fn cut_is_over(&mut self, protocol: &mut Protocol) {
-        let Some(peer) = self.cut.pop_front() else { return };
-        if let Some(stream) = self.stream_of(peer)
-            && protocol.stream_opened(peer).is_ok()
-        {
-            self.way(peer).stream = Some(stream);
+    /// Reports streams that were cut, and has others opened for units that wait for one.
+    #[cold]
+    pub(super) fn see_to_cuts(&mut self, now: Time, protocol: &mut Protocol) {
+        for peer in std::mem::take(&mut self.cut) {
+            if self.known_way(peer).is_some_and(|way| way.stream.is_some()) {
+                continue; // there is another one
+            }
+            protocol.stream_cut(now, peer);
+            if protocol.has_units(peer) {
+                self.note_cut(peer);
+                self.begin_to_open(peer, protocol);
+            }
         }
-    }
-
-    /// The messages of a unit that becomes packets, with their headers.
-    pub(super) fn messages_of(&self, number: u32) -> std::borrow::Cow<'_, [u8]> {
-        self.outgoing.get(number).messages()
-    }
-
-    /// Removes a unit that has become packets.
-    pub(super) fn became_packets(&mut self, number: u32) {
-        self.counters.units_to_packets += 1;
-        self.outgoing.release(number);
     }
 
     // ---- waiting ------------------------------------------------------------------------------------------
@@ -1026,8 +996,9 @@ impl Streams {
 
     /// The longest wait before streams must be handled.
     pub(super) fn care_within(&self) -> Duration {
-        match self.waiting > 0 || !self.cut.is_empty() {
+        match self.waiting > 0 {
             true => CARE_INTERVAL,
+            false if self.has_cut() => CUT_INTERVAL,
             false if self.placed > 0 => self.openings.care_within().min(PLACED_INTERVAL),
             false => self.openings.care_within(),
         }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nocopy_proto::message::framing::{Laid, lay_unit, put_whole_header};
+use nocopy_proto::message::framing::{Laid, put_whole_header};
 use nocopy_proto::message::wire::Unit;
 use nocopy_proto::message::{
     Arriving, Event, Kind, PUT_HEADER_BYTES, Peer, Piece, PutHeader, Region, Settings, Time, Transmit,
@@ -36,6 +36,8 @@ const POSTED_BUFFERS: u32 = 2;
 const PACKET: u32 = 1 << 30;
 const SPAN: Range<usize> = 8..12;
 const BEGIN: Time = Time::from_ns(1_000_000_000);
+/// The most streams that are cut: a connection is lost if too many are before a unit is acknowledged.
+const CUTS_MAX: u32 = 4;
 /// The most steps until everything has come, with time between them.
 const STEPS_MAX: u32 = 1000;
 /// Bytes of the schedule that say how long pieces are.
@@ -154,10 +156,11 @@ struct Model {
     damage: Option<(usize, u8)>,
     is_damaged: bool,
     /// A unit came with another span than its messages have: no message comes after it, unless it comes again
-    /// in packets.
+    /// by another stream.
     is_dead: bool,
     /// The stream is of no use any more.
     is_over: bool,
+    cuts: u32,
 }
 
 impl Model {
@@ -198,6 +201,7 @@ impl Model {
             is_damaged: false,
             is_dead: false,
             is_over: false,
+            cuts: 0,
         };
         model.memory.post_to(&model.posted);
         if is_of_puts {
@@ -344,29 +348,20 @@ impl Model {
         }
     }
 
-    /// The writer takes the stream for cut: units that are not acknowledged go as packets, also those that
-    /// are on their way.
+    /// The stream is cut, and what has not been read of it is lost. The next one brings units that are not
+    /// acknowledged again.
     fn cut(&mut self) {
-        self.is_dead = false;
-        let Self { ends: [writer, _], outgoing, packets, peers: [peer, _], .. } = self;
-        writer.stream_cut(*peer);
-        while let Some(cut) = writer.next_cut(*peer) {
-            let number = cut.unit.number();
-            let first = packets.len() as u32;
-            lay_unit(&outgoing.get(number).messages(), cut.payload_bytes_max, |pieces, is_fresh| {
-                if is_fresh {
-                    packets.push(Vec::new());
-                }
-                let last = packets.last_mut().expect("the first piece begins one");
-                pieces.iter().for_each(|piece| last.extend_from_slice(piece));
-            });
-            writer.replace_cut(
-                *peer,
-                (first..packets.len() as u32).map(|packet| Packet::unit(PACKET | packet)),
-            );
-            outgoing.release(number);
+        if self.cuts == CUTS_MAX {
+            return;
         }
-        let _ = writer.stream_opened(*peer); // it may be gone
+        self.cuts += 1;
+        self.is_dead = false;
+        self.on_way.clear();
+        self.pipe.drain();
+        self.reading = Reading::new();
+        let [writer, _] = &mut self.ends;
+        writer.stream_cut(self.now, self.peers[0]);
+        let _ = writer.stream_opened(self.now, self.peers[0]); // it may be gone
     }
 
     fn carry(&mut self, mut unit: Vec<u8>) {
@@ -586,7 +581,7 @@ fn connected(is_of_puts: bool) -> ([Protocol; 2], [Peer; 2], [Peer; 2]) {
         settle(&mut ends);
         peers[1] = ends[1].poll_event_beside().expect("nothing was lost").peer();
     }
-    ends[0].stream_opened(peers[0]).expect("it is connected");
+    ends[0].stream_opened(BEGIN, peers[0]).expect("it is connected");
     (ends, main, peers)
 }
 

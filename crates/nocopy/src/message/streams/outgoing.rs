@@ -59,14 +59,12 @@ impl Load {
         }
     }
 
-    /// The messages with their headers in one piece, copied if they do not lie so.
-    pub(super) fn messages(&self) -> std::borrow::Cow<'_, [u8]> {
-        let front = &self.front[HEADER_BYTES..];
-        if self.rest.is_empty() {
-            return front.into();
-        }
-        let pieces = std::iter::once(front).chain(self.rest.iter().map(|buffer| &**buffer));
-        pieces.collect::<Vec<_>>().concat().into()
+    /// The messages with their headers in one piece.
+    #[cfg(any(feature = "fuzzing", test))]
+    pub(super) fn messages(&self) -> Vec<u8> {
+        let pieces =
+            std::iter::once(&self.front[HEADER_BYTES..]).chain(self.rest.iter().map(|buffer| &**buffer));
+        pieces.collect::<Vec<_>>().concat()
     }
 }
 
@@ -194,6 +192,7 @@ impl Outgoing {
         std::mem::take(&mut own(&mut unit).rest)
     }
 
+    #[cfg(any(feature = "fuzzing", test))]
     pub(super) fn get(&self, number: u32) -> &Load {
         self.units[number as usize].as_ref().expect("it is not acknowledged")
     }
@@ -209,7 +208,9 @@ impl Outgoing {
         sender: &mut tcp::Sender,
     ) -> Result<bool, ()> {
         let unit = self.units[number as usize].as_mut().expect("it is not acknowledged");
-        let load = Arc::get_mut(unit).expect("it is sent once");
+        let Some(load) = Arc::get_mut(unit) else {
+            return send_shared(unit, header, sender).map(|()| false).map_err(drop);
+        };
         load.front[..HEADER_BYTES].copy_from_slice(header);
         if load.rest.is_empty() {
             self.copied_bytes_sent += load.bytes() as u64;
@@ -234,7 +235,7 @@ impl Outgoing {
         Ok(false)
     }
 
-    /// Frees a unit that the peer has acknowledged, or that became packets.
+    /// Frees a unit that the peer has acknowledged.
     pub(super) fn release(&mut self, number: u32) {
         let mut unit = self.units[number as usize].take().expect("it is not acknowledged");
         self.free.push(number);
@@ -248,24 +249,6 @@ impl Outgoing {
             load.rest = Buffers::default();
             self.spares.push(unit);
         }
-    }
-
-    /// Copies messages out of frames that others need as packets; returns whether there were any. Memory that
-    /// the kernel still reads stays.
-    pub(super) fn gather(&mut self) -> bool {
-        let mut is_any = false;
-        for load in self.units.iter_mut().flatten().filter_map(Arc::get_mut) {
-            if !load.rest.iter().any(|buffer| buffer.is_frame()) {
-                continue;
-            }
-            is_any = true;
-            self.owned_bytes -= load.owned_bytes();
-            for buffer in std::mem::take(&mut load.rest) {
-                load.front.extend_from_slice(&buffer);
-                self.gathered_bytes += buffer.len();
-            }
-        }
-        is_any
     }
 
     /// Bytes of messages that were copied into units and are not acknowledged.
@@ -287,6 +270,23 @@ impl Outgoing {
     pub(super) fn in_use(&self) -> usize {
         self.units.len() - self.free.len()
     }
+}
+
+/// Sends a unit again which the kernel still reads for the stream that was cut, so that its header must not
+/// change where it lies.
+#[cold]
+fn send_shared(
+    unit: &Arc<Load>,
+    header: &[u8; HEADER_BYTES],
+    sender: &mut tcp::Sender,
+) -> Result<(), impl Sized + use<>> {
+    let pieces = (0..=unit.rest.len()).map(|piece| {
+        let from = if piece == 0 { HEADER_BYTES } else { 0 };
+        Buffer::from_shared(Arc::clone(unit), |load| &load.piece(piece)[from..])
+    });
+    std::iter::once(Buffer::from_owner(*header))
+        .chain(pieces)
+        .try_for_each(|piece| sender.send(piece).map(drop))
 }
 
 /// A unit that nothing else refers to.

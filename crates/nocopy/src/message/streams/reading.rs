@@ -431,7 +431,8 @@ mod tests {
     fn few_bytes_that_wait_keep_no_long_buffer() {
         let builder = Endpoint::builder().streams(true);
         let (mut left, to_right, mut right) = tests::connected([builder.clone(), builder]);
-        left.protocol.stream_opened(to_right).unwrap();
+        let now = left.now();
+        left.protocol.stream_opened(now, to_right).unwrap();
         left.protocol.queue_unit(to_right, Packet::unit(0), 150, 200_000).unwrap();
         let now = left.now();
         let Some(Transmit::Unit { header, .. }) = left.protocol.poll_transmit(now) else {

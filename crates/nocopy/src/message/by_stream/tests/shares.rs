@@ -159,28 +159,3 @@ fn owned_messages_to_one_address_leave_memory_to_others() {
     server.send_to(message(), to_another).unwrap();
     assert_eq!(server.sent.by_stream - before, bytes.len() as u64, "there is room for another address");
 }
-
-/// Units whose streams were cut take the packets of their address only, also if it acknowledges nothing.
-#[test]
-fn cut_units_to_one_address_leave_packets_for_others() {
-    const CONNECTIONS: usize = 20; // of some 700 packets each
-    let [mut server, mut many, mut another] = [ANOTHER, MANY, ANOTHER].map(bind_at);
-    let peers: Vec<Peer> = (0..CONNECTIONS).map(|_| join_both(&mut many, &mut server).1).collect();
-    let (to_server, to_another) = join_both(&mut another, &mut server);
-    let all = server.room().packets;
-    for peer in peers {
-        server.send_to(vec![1; 1 << 20], peer).unwrap();
-    }
-    server.try_flush().unwrap();
-    server.streams.as_mut().unwrap().cut_all();
-    wait_until("units have become packets", || {
-        server.wait(Duration::ZERO).unwrap();
-        counter(&server, "units_to_packets") > 0 && server.room().packets <= all / 2
-    });
-    for number in 0..30 {
-        ask(&mut another, to_server, &mut server, &[number; 1_000]);
-        let (free, held_back) = (server.carrier.room().packets, server.streams.as_ref().unwrap().held_back());
-        assert!(free > all / 4 && held_back == 0, "{free} of {all} are free, {held_back} held back");
-    }
-    server.send_copy_to(&[2; 100_000], to_another).unwrap();
-}
